@@ -27,10 +27,13 @@ struct HeldSequence {
 
 // Guarded by its run's lock.
 struct Member {
-  // Its list in Members. kUnread: its run keeps it until it has been read. kInUse: deferred,
-  // because it was in use when its turn to be evicted came. kKept: a reader keeps it until a
-  // deadline.
-  enum class Place : uint8_t { kRead, kUnread, kInUse, kKept };
+  // Its list in Members.
+  enum class Place : uint8_t {
+    kRead,
+    kUnread,  // kept by its run until it has been read
+    kInUse,   // deferred, because it was in use when its turn to be evicted came
+    kKept,    // kept by a reader until a deadline
+  };
   // Its place in VersionIndex.
   enum class InVersionIndex : uint8_t { kNowhere, kToLookAt, kByVersion };
 

@@ -1,4 +1,4 @@
-// What every store promises (server/store/store.h).
+// The promises of every store (server/store/store.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST_P(ConformanceTest, WhatWasPutIsLoadedBitByBit) {
       parts.push_back(Block(n * 10, 1 + n % 10, RandomBytes(random, size)));
     }
     parts.push_back(Seal(2000, "annotated"));
-    // One by one, and many at a time; in any order.
+    // Puts them one by one and many at a time, in any order.
     std::vector<StoredPart> shuffled = parts;
     std::ranges::shuffle(shuffled, random);
     ASSERT_TRUE(Put(Sequence(id), shuffled[0]).ok());
@@ -138,7 +138,7 @@ TEST_P(ConformanceTest, SequencesAreTheirOwn) {
   }
 }
 
-// A call that failed may have been done.
+// A call that failed may have been executed.
 TEST_P(ConformanceTest, WhatIsPutAgainIsThereOnce) {
   const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "rows"), Seal(7, "a")};
   for (int again = 0; again < 2; ++again) {
@@ -154,7 +154,7 @@ TEST_P(ConformanceTest, BlocksDoNotOverlap) {
        {Block(10, 10, "ROWS"), Block(10, 5, "rows"), Block(5, 6, "rows"), Block(19, 1, "rows"),
         Block(12, 1, "rows"), Block(0, 100, "rows"), Block(25, 6, "rows"), Block(30, 2, "row")}) {
     EXPECT_TRUE(absl::IsAlreadyExists(Put(Sequence("a"), other))) << other.position;
-    // All of a call, or nothing.
+    // A call writes all of its parts, or none.
     const std::vector<StoredPart> parts = {Block(200, 1, "new"), other, Block(300, 1, "new")};
     EXPECT_TRUE(absl::IsAlreadyExists(store_->Put(Sequence("a"), parts, absl::InfiniteFuture())));
     EXPECT_THAT(PartsOf(Sequence("a")), ElementsAreArray(stored));
@@ -296,7 +296,7 @@ TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
   EXPECT_TRUE(absl::IsNotFound(store_->Load(Sequence("a")).status()));
 }
 
-// Also beyond what 32 bits can say.
+// Times may exceed 32 bits of seconds.
 TEST_P(ConformanceTest, WhatExpiresInManyYearsIsThere) {
   const absl::Time years_ahead[] = {absl::Now() + absl::Hours(100 * 24),
                                     absl::FromUnixSeconds((int64_t{1} << 31) - 1),
@@ -378,7 +378,7 @@ TEST_P(ConformanceTest, IncarnationsAreDroppedWithTheirSteps) {
       EXPECT_EQ(is_there("run", incarnation), std::pair(true, size_t{2}));
       continue;
     }
-    // Now or behind.
+    // The store may remove them in the background.
     const absl::Time end = absl::Now() + absl::Seconds(20);
     while (is_there("run", incarnation) != std::pair(false, size_t{0}) && absl::Now() < end) {
       absl::SleepFor(absl::Milliseconds(20));

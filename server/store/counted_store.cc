@@ -7,7 +7,7 @@
 namespace sis {
 namespace {
 
-// From a page in memory to a node that hangs.
+// From a page in memory to a node that hangs, in seconds.
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
 

@@ -1,4 +1,4 @@
-// Counts and times of what a store is asked, for Prometheus. docs/metrics.md says what each means.
+// Counts and times the calls of a store for Prometheus. docs/metrics.md describes the metrics.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -19,7 +19,7 @@
 
 namespace sis {
 
-// Does what another store does.
+// Forwards all calls to another store.
 class CountedStore final : public Store {
  public:
   // The registry must outlive the object.
@@ -44,7 +44,7 @@ class CountedStore final : public Store {
                                                                     uint64_t incarnation) override;
 
  private:
-  // What the call returns.
+  // Counts the call, and returns its result.
   template <typename Call>
   auto Counted(const char* operation, const Call& call);
 

@@ -1,4 +1,4 @@
-// Any bytes as a --store: a store, or InvalidArgument.
+// Any bytes as --store are a store or give InvalidArgument.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::Status status = sis::CheckStore(description);
   Require(status.ok() || (absl::IsInvalidArgument(status) && !status.message().empty()));
   if (absl::StartsWith(description, "rocksdb:")) {
-    // The part behind '?' is none of the folder's name.
+    // A folder's name contains no '?'.
     Require(!status.ok() || !absl::StrContains(absl::StripSuffix(description, "?sync=1"), '?'));
   } else if (!absl::StartsWith(description, "redis")) {
     Require(status.ok() == (description == "memory"));

@@ -1,4 +1,4 @@
-// What a sequence in memory has still to store, and how its blocks are stored.
+// The unwritten changes of a sequence in memory, and its stored blocks.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace sis {
 
-// Both locks come before those of Run and Sequence; `writing` is held while the store is waited
-// for, so only by threads that may wait.
+// Both locks come before those of Run and Sequence. `writing` is held during calls of the store, so
+// only threads that may wait may take it.
 struct SequenceParts final : BackingStore::Attachment {
   Mutex writing;
   // The first positions of the stored blocks, as far as this server knows, in order.
   std::vector<uint32_t> stored_blocks ABSL_GUARDED_BY(writing);
-  // In small blocks that were stored since blocks were merged last.
+  // Positions in small blocks that were stored since the last merge.
   uint32_t small_positions ABSL_GUARDED_BY(writing) = 0;
-  // The store may have what memory doesn't: it is looked at before the next write.
+  // True if the store may have parts that memory doesn't. Then it is read before the next write.
   bool look_first ABSL_GUARDED_BY(writing) = true;
 
-  // Held while a change is made in memory and noted: who finds it made finds it noted.
+  // Held while a change is made in memory and noted below, so that no thread sees only one of both.
   Mutex order ABSL_ACQUIRED_AFTER(writing);
   // Changes made in memory that are not stored yet, and so not acked.
   std::vector<StoredPart> unwritten ABSL_GUARDED_BY(order);
@@ -34,7 +34,7 @@ inline SequenceIdentity IdentityOf(const Run& run, const SequenceName& name) {
   return {run.id(), run.incarnation(), name.id, name.attempt};
 }
 
-// Of a sequence of a run whose backing store is a StoredCache.
+// Returns the parts of a sequence. Its run's backing store must be a StoredCache.
 inline SequenceParts& PartsOf(const Sequence& sequence) {
   return static_cast<SequenceParts&>(*sequence.attachment());
 }

@@ -13,26 +13,26 @@
 namespace sis {
 namespace {
 
-// Parts of one sequence written at a time.
+// Maximum number of parts in one write.
 constexpr ptrdiff_t kPartsAtOnce = 64;
-// How often what another server has stored meanwhile is taken in during one Write.
+// Maximum number of conflicts with other servers' concurrent writes that one Write resolves.
 constexpr int kMostConflicts = 4;
-// Sequences whose merged blocks may wait to be stored. Those beyond stay in small ones, which is as
-// good but slower to read.
+// Maximum number of sequences whose merged blocks wait to be stored. Further ones stay in small
+// blocks, which are valid but slower to read.
 constexpr int kMostMerging = 256;
-// Drops written at a time.
+// Maximum number of drops in one write.
 constexpr size_t kDropsAtOnce = 64;
-// Drops that may wait for a store that can't write. Beyond that, what is stale or has expired will
-// be found so again; a release is answered with an error.
+// Maximum number of drops that wait for a failing store. Beyond it, releases return an error, while
+// stale and expired sequences will be found again.
 constexpr size_t kMostPendingDrops = 65'536;
-// How long the reason of a dropped sequence is kept for later lives of the server.
+// Time for which the reason of a dropped sequence is stored for later starts of the server.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
 MissingReason ReasonOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
       return MissingReason::kCorrupt;
-    case absl::StatusCode::kResourceExhausted:  // no space in memory for it
+    case absl::StatusCode::kResourceExhausted:  // no space in memory
       return MissingReason::kEvicted;
     default:
       return MissingReason::kStoreDown;
@@ -43,7 +43,7 @@ bool IsConflict(const absl::Status& status) {
   return absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status);
 }
 
-// No other server can add to it.
+// Returns true if no server can add to the sequence any more.
 bool IsComplete(const Sequence& sequence) {
   const std::optional<uint32_t> length = sequence.sealed_length();
   return length.has_value() && sequence.positions() == *length;
@@ -66,15 +66,16 @@ StoredCache::~StoredCache() { RetryDropsBehind(); }
 
 std::unique_ptr<BackingStore::Attachment> StoredCache::Attach() {
   auto parts = std::make_unique<SequenceParts>();
-  // A sequence that has just been made may have been stored, and evicted, since its maker looked.
-  // With other servers readers look each time, so that nobody else needs to.
+  // A new sequence may have been stored and evicted after its creator read the store. A shared
+  // store is read at every Find anyway.
   WriterLock writing(parts->writing);
   parts->look_first = !store_.shared();
   return parts;
 }
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
-  // The time to live is counted from the last use, which the store doesn't see.
+  // The time to live begins at the last use, which the store doesn't see. So the store keeps
+  // sequences twice as long.
   const double seconds = run.config().time_to_live_seconds;
   return seconds > 0 ? clock_() + 2 * absl::Seconds(seconds) : absl::InfiniteFuture();
 }
@@ -93,7 +94,7 @@ Run::Found StoredCache::Find(Run& run, const SequenceName& name) {
       taken = TakeInStored(run, name, *sequence, parts);
     }
     if (taken.ok()) return found;
-    // Gone, if the store has other content, or dropped it.
+    // The sequence left memory if the store has other content or has dropped it.
     found = run.Find(name);
     if (std::holds_alternative<std::shared_ptr<Sequence>>(found) && !sequence->sealed()) {
       return ReasonOf(taken);
@@ -108,7 +109,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> StoredCache::FindToAppend(Run& run,
                                                                     const SequenceName& name) {
   Run::Found found = run.FindToChange(name);
   if (const auto* reason = std::get_if<MissingReason>(&found)) {
-    if (*reason != MissingReason::kNeverArrived) return nullptr;  // appending will be refused
+    if (*reason != MissingReason::kNeverArrived) return nullptr;  // the append will be refused
     absl::StatusOr<Run::Found> loaded = Load(run, name);
     if (!loaded.ok()) return loaded.status();
     found = *std::move(loaded);
@@ -129,7 +130,7 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
       waited = true;
     }
     if (waited) {
-      const Run::Found found = run.FindToChange(name);  // who reads has said so
+      const Run::Found found = run.FindToChange(name);  // readers have called Find
       if (found != Run::Found(MissingReason::kNeverArrived)) return found;
     }
     loading_.insert(identity);
@@ -158,7 +159,7 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
   if (!held.ok()) return held.status();
   Sequence& sequence = (*held)->sequence;
   for (const StoredPart& part : stored->parts) {
-    // The first of two that don't agree counts.
+    // If two parts disagree, the first one counts.
     const absl::Status status = Apply(run, sequence, part);
     if (!status.ok() && !IsConflict(status)) return status;
   }
@@ -290,7 +291,7 @@ void StoredCache::Merge(const Run& run, const SequenceName& name, const Sequence
   std::vector<StoredPart> merged;
   {
     WriterLock order(parts.order);
-    // Memory has more than what is stored: whoever stores the rest merges.
+    // Memory has more than the store. The thread that stores the rest will merge.
     if (!parts.unwritten.empty()) return;
     merged = MergedBlocks(sequence, parts.stored_blocks, least);
   }
@@ -314,13 +315,14 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
   int64_t released = 0;
   absl::Status error;
   std::vector<DroppedSequence> dropped;
-  std::vector<const SequenceName*> only_stored;  // of those dropped; null for the others
+  std::vector<const SequenceName*>
+      only_stored;  // set for dropped sequences that only the store had, else null
   for (const SequenceName& name : names) {
     const SequenceIdentity identity = IdentityOf(run, name);
     const SequenceName* unknown = nullptr;
     const Run::Found found = run.FindToChange(name);
     if (found == Run::Found(MissingReason::kNeverArrived)) {
-      // What was never there may still come.
+      // A sequence that never arrived may still come.
       const absl::StatusOr<StoredSequence> stored = store_.Load(identity);
       if (absl::IsNotFound(stored.status()) || (stored.ok() && stored->dropped.has_value())) {
         continue;
@@ -331,7 +333,7 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
       }
       unknown = &name;
     } else if (!std::holds_alternative<MissingReason>(found)) {
-      released += run.Release(name);  // it was read again since
+      released += run.Release(name);  // it was loaded again since
     } else if (found != Run::Found(MissingReason::kReleased)) {
       continue;  // dropped before, for another reason
     }
@@ -354,7 +356,7 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
 }
 
 void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {
-  // Other servers may use what this one didn't, and the store knows when it has expired for all.
+  // Other servers may have used the sequence, and the store knows when it expires for all of them.
   if (store_.shared() && reason == MissingReason::kExpired) return;
   WriterLock lock(drops_mutex_);
   if (drops_.size() >= kMostPendingDrops) return;
@@ -409,7 +411,7 @@ void StoredCache::WriteDrops() {
     WriterLock lock(drops_mutex_);
     for (const DroppedSequence& drop : kept) drops_.erase(drop.sequence);
     if (!stored) {
-      writing_drops_ = false;  // what is left is tried again
+      writing_drops_ = false;  // the other drops are retried later
       return;
     }
     for (const DroppedSequence& drop : dropped) drops_.erase(drop.sequence);

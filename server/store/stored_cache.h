@@ -1,6 +1,6 @@
-// The cache in front of a store: reads through it, writes through it, and cleans up behind.
+// Connects the cache to a store: reads, writes, and drops in the background.
 //
-// Whatever waits for the store is called without any lock but SequenceParts::writing.
+// Calls that wait for the store must be made without any lock except SequenceParts::writing.
 #pragma once
 
 #include <atomic>
@@ -24,61 +24,60 @@
 
 namespace sis {
 
-// Thread-safe. Calls block, but for those named ...Behind.
+// Thread-safe. Calls block, except those named ...Behind, which work in the background.
 class StoredCache final : public BackingStore {
  public:
   // Both must outlive the object.
   StoredCache(Store& store, RunRegistry& registry, Clock clock);
-  // Tries once more what is to be dropped: a clean end loses no release.
+  // Retries pending drops, so that a clean shutdown loses no release.
   ~StoredCache() override;
 
   Store& store() { return store_; }
 
   bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override;
-  // With what other servers have stored until now.
+  // Includes everything that other servers have stored until now.
   Run::Found Find(Run& run, const SequenceName& name) override;
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
-  // Tries again what could not be dropped. To be called now and then.
+  // Retries drops that failed. Must be called periodically.
   void RetryDropsBehind();
 
-  // For sequences that the run was told to release. Releases those that only the store has, and
-  // returns how many they were; OK means that all releases are stored. Errors as in Store.
+  // Completes Run::Release: releases the sequences that only the store has, and returns their
+  // number. After OK all releases are stored. Errors as in Store.
   absl::StatusOr<int64_t> FinishRelease(Run& run, std::span<const SequenceName> names);
 
-  // A sequence for appending; null if there is none yet. Tries again what could not be written
-  // before. Errors as in Store, or of Write.
+  // Returns a sequence for appending, or null if there is none yet. Retries earlier writes that
+  // failed. Errors as in Store and Write.
   absl::StatusOr<std::shared_ptr<Sequence>> FindToAppend(Run& run, const SequenceName& name);
 
-  // Stores what is noted with the sequence as unwritten. Errors as in Store, and then it stays
-  // noted. FailedPrecondition if the sequence was dropped, Unavailable if the store has other
-  // content: then memory forgets the sequence.
+  // Stores the sequence's unwritten parts. Errors as in Store; the parts then stay unwritten.
+  // Returns FailedPrecondition if the sequence was dropped, Unavailable if the store has other
+  // content; both remove the sequence from memory.
   absl::Status Write(Run& run, const SequenceName& name, Sequence& sequence);
 
-  // For one that was sealed: stores blocks as memory has merged them, unless too many are waiting
-  // for that.
+  // Stores the merged blocks of a sealed sequence, unless too many sequences are waiting for that.
   void MergeBehind(std::shared_ptr<Run> run, SequenceName name, std::shared_ptr<Sequence> sequence);
 
  private:
-  // Once, whoever asks meanwhile. kNeverArrived if the store doesn't have it.
+  // Loads a sequence once for all concurrent callers. Returns kNeverArrived if the store doesn't
+  // have it.
   absl::StatusOr<Run::Found> Load(Run& run, const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Run::Found> LoadNow(Run& run, const SequenceName& name);
-  // Whether there may be room now for so many bytes of the run.
+  // Evicts if necessary. Returns true if there may now be room for `bytes` of the run.
   bool MakeRoom(Run& run, int64_t bytes);
-  // Makes room for it if need be.
+  // Adds a stored part to memory. Makes room if necessary.
   absl::Status Apply(Run& run, Sequence& sequence, const StoredPart& part);
   static void NoteStored(const StoredPart& part, SequenceParts& parts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
-  // Adds to memory what is stored, and takes it off what is unwritten. Errors as in Write.
-  // `parts`: the sequence's.
+  // Adds the stored parts to memory, and removes them from the unwritten ones. `parts` belongs to
+  // the sequence. Errors as in Write.
   absl::Status TakeInStored(Run& run, const SequenceName& name, Sequence& sequence,
                             SequenceParts& parts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
-  // Stores merged blocks of at least so many positions. What fails is tried again with the next
-  // ones.
+  // Stores merged blocks of at least `least` positions. Failures are retried with the next merge.
   void Merge(const Run& run, const SequenceName& name, const Sequence& sequence,
              SequenceParts& parts, uint32_t least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
   absl::Time ExpiryOf(const Run& run) const;
-  // Whether all that is stored of it is. False if that can't be told.
+  // Returns true if all stored blocks are stale; false if some are not, or the store fails.
   bool IsStale(const SequenceIdentity& sequence);
   void WriteDrops() ABSL_LOCKS_EXCLUDED(drops_mutex_);
 
@@ -89,14 +88,14 @@ class StoredCache final : public BackingStore {
   Mutex mutex_;
   std::set<SequenceIdentity> loading_ ABSL_GUARDED_BY(mutex_);
   std::condition_variable_any loaded_;
-  std::atomic<int> merging_ = 0;  // waiting or under way
+  std::atomic<int> merging_ = 0;  // number waiting or running
 
-  Mutex drops_mutex_;  // a leaf but for the queue of behind_
-  // What the store is still to drop, and why.
+  Mutex drops_mutex_;  // locked before nothing but the queue of behind_
+  // Sequences that the store must still drop, with the reasons.
   std::map<SequenceIdentity, MissingReason> drops_ ABSL_GUARDED_BY(drops_mutex_);
-  bool writing_drops_ ABSL_GUARDED_BY(drops_mutex_) = false;  // scheduled or under way
+  bool writing_drops_ ABSL_GUARDED_BY(drops_mutex_) = false;  // scheduled or running
 
-  WorkerPool behind_;  // destroyed first: does what is waiting
+  WorkerPool behind_;  // destroyed first, which runs all waiting work
 };
 
 }  // namespace sis

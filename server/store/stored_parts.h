@@ -1,4 +1,4 @@
-// Between a sequence in memory and its stored parts. A block is stored as it is in memory
+// Converts between a sequence in memory and its stored parts. A block has the same bytes in both
 // (docs/record_block.md).
 #pragma once
 
@@ -16,24 +16,22 @@
 
 namespace sis {
 
-// Its positions [index, index + count) alone.
+// Returns a block with positions [index, index + count) of `block`.
 StoredPart BlockPart(const BlockView& block, uint32_t index, uint32_t count);
 StoredPart GapPart(const Missing& gap);
 StoredPart SealPart(uint32_t length, std::string_view annotation);
 
-// Does to a sequence of a run what the part says. Errors as those of Append, AppendGap and Seal;
-// DataLoss if it is no part of such a sequence. bytes_short, if it is ResourceExhausted, is what
-// is lacking.
+// Applies a part to a sequence of a run. Returns the errors of Append, AppendGap and Seal, or
+// DataLoss for a part that doesn't fit such a sequence. With ResourceExhausted, sets `bytes_short`
+// to the missing bytes.
 absl::Status ApplyPart(const StoredPart& part, const RunConfig& config, Sequence& sequence,
                        int64_t& bytes_short);
 
-// What of the part isn't among the stored ones, whose positions it shares only where they are
-// equal.
+// Returns the positions of `part` that are not in `stored`. Positions in both must be equal.
 std::vector<StoredPart> NewParts(const StoredPart& part, std::span<const StoredPart> stored);
 
-// Blocks in memory that hold a position of `stored`, the first positions of stored blocks, behind
-// their own first: they take the places of several. Those of fewer positions than `least` are left
-// out.
+// Returns the blocks in memory that replace several stored blocks, without blocks of fewer than
+// `least` positions. `stored` has the first positions of the stored blocks.
 std::vector<StoredPart> MergedBlocks(const Sequence& sequence, std::span<const uint32_t> stored,
                                      uint32_t least);
 

@@ -13,23 +13,23 @@ namespace sis {
 namespace {
 
 absl::Status NoConfig(absl::string_view why) {
-  return absl::DataLossError(absl::StrCat("its stored config is none: ", why));
+  return absl::DataLossError(absl::StrCat("its stored config is invalid: ", why));
 }
 
 absl::StatusOr<RunConfig> ConfigOf(const StoredRun& there) {
   v1::RunConfig message;
-  if (!message.ParseFromString(there.config)) return NoConfig("no message");
+  if (!message.ParseFromString(there.config)) return NoConfig("not a message");
   absl::StatusOr<RunConfig> config = FromMessage(message);
   return config.ok() ? config : NoConfig(config.status().message());
 }
 
-// Empty, which nobody is, if the record doesn't tell.
+// Returns the owner; empty, which is nobody, if the record can't be read.
 std::string OwnerOf(const StoredRun& there) {
   v1::RunConfig message;
   return message.ParseFromString(there.config) ? message.owner() : "";
 }
 
-// Incarnations before this are superseded, or deleted.
+// Returns the first incarnation that is neither superseded nor deleted.
 uint64_t EndOfPast(const StoredRun& there) {
   return there.deleted() ? there.incarnation + 1 : there.incarnation;
 }
@@ -65,14 +65,14 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
   };
   absl::Status learned = Learn(run_id);
   absl::StatusOr<RunRegistry::Plan> plan = make_plan();
-  // What is present is stored: clients that open it again need not wait for a store that is down.
+  // A run in memory is stored already, so clients that open it again don't need the store.
   const bool is_present = plan.ok() && plan->present != nullptr;
   if (!is_present && IsQuarantined(learned)) learned = MakeWay(run_id, caller);
   const bool suffices = is_present && (absl::IsUnavailable(learned) || IsQuarantined(learned));
   if (!learned.ok() && !suffices) return learned;
   bool created = false;
   if (!is_present) {
-    // One at a time: the room that a run is promised is still there when it is stored.
+    // Creates one run at a time, so that the limits of runs still hold once the run is stored.
     WriterLock lock(opening_);
     plan = make_plan();
     if (plan.ok() && plan->present == nullptr) {
@@ -82,7 +82,7 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
     }
   }
   if (!plan.ok()) return plan.status();
-  // NotFound if somebody has deleted it meanwhile.
+  // NotFound if the run was deleted concurrently.
   absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(run_id, plan->incarnation, caller);
   if (!run.ok()) return run.status();
   return RunRegistry::Created{*std::move(run), created};
@@ -92,18 +92,18 @@ absl::Status StoredRuns::Open(const std::string& run_id, const RunRegistry::Plan
   const StoredRun own{.run_id = run_id,
                       .incarnation = plan.incarnation,
                       .config = ToMessage(plan.config).SerializeAsString()};
-  // Nothing is stored that can't be taken in again.
+  // Stores nothing that a restart could not read.
   if (const absl::StatusOr<RunConfig> config = ConfigOf(own);
       !config.ok() || *config != plan.config) {
     return absl::InvalidArgumentError("config: a label is not UTF-8");
   }
-  // The store decides between two that create it at the same time.
+  // The store decides between two servers that create the run at the same time.
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
   if (absl::Status status = Adopt(*there); !status.ok()) return status;
   if (plan.previous == 0) return absl::OkStatus();
   behind_->Schedule("", [this, run_id, first = plan.previous, last = there->incarnation] {
-    // What fails here is found at the next start.
+    // If this fails, the next start removes them.
     stored_->store().DropIncarnations(run_id, first, last).IgnoreError();
   });
   return absl::OkStatus();
@@ -134,7 +134,7 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
   const absl::StatusOr<StoredRun> deleted =
       store.PutRun({.run_id = run_id, .incarnation = incarnation});
   if (!deleted.ok()) return deleted.status();
-  // Those before are gone. Of one that can't be read nobody knows which it is.
+  // Earlier incarnations are removed already. The incarnation of an unreadable record is unknown.
   const auto [first, last] = is_readable ? std::pair(incarnation, incarnation + 1)
                                          : std::pair<uint64_t, uint64_t>(0, UINT64_MAX);
   if (absl::Status removed = store.DropIncarnations(run_id, first, last); !removed.ok()) {
@@ -149,7 +149,7 @@ void StoredRuns::ForgetIdle(absl::Duration unused) {
     v1::RunRef ref;
     ref.set_run_id(run->id());
     ref.set_incarnation(run->incarnation());
-    Delete(ref).status().IgnoreError();  // tried again, as it is still idle then
+    Delete(ref).status().IgnoreError();  // retried, as the run stays idle
   }
 }
 
@@ -158,7 +158,7 @@ absl::StatusOr<std::shared_ptr<Run>> StoredRuns::Find(const v1::RunRef& ref, con
       registry_.Find(ref.run_id(), ref.incarnation(), caller);
   if (run.ok() || stored_ == nullptr || !CheckRunId(ref.run_id()).ok()) return run;
   const absl::Status learned = Learn(ref.run_id());
-  // To others than admins it is unknown: it may be another's.
+  // Only admins see that a run is quarantined, because it may belong to somebody else.
   if (!learned.ok() && (caller.uses_all_runs || !IsQuarantined(learned))) return learned;
   return registry_.Find(ref.run_id(), ref.incarnation(), caller);
 }
@@ -209,7 +209,7 @@ absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
   }
   if (stored_ != nullptr && version > current) {
     if (absl::Status status = Exchange(run, version); !status.ok()) return status;
-    // Another call may have superseded or deleted it.
+    // Another call may have superseded or deleted the run.
     absl::Status present = registry_.Find(run.id(), run.incarnation()).status();
     if (!present.ok()) return present;
   }
@@ -244,11 +244,11 @@ void StoredRuns::StoreStepsBehind() {
 }
 
 void StoredRuns::StoreSteps() {
-  // Small as they are, they leave the last room to what removes.
+  // Steps are small, but the last space is needed to write drops.
   if (!stored_->store().CanPut().ok()) return;
   std::map<std::pair<std::string, uint64_t>, int64_t> before = std::exchange(stored_additions_, {});
   for (const std::shared_ptr<Run>& run : registry_.List()) {
-    // Read first: what is added meanwhile is stored again.
+    // Read before storing: later additions are then stored again.
     const int64_t additions = run->steps().additions();
     if (additions == 0) continue;
     const std::pair key(run->id(), run->incarnation());
@@ -265,7 +265,8 @@ bool StoredRuns::StoreSteps(const Run& run, int64_t additions) {
   }
   Store& store = stored_->store();
   if (!store.PutSteps(run.id(), run.incarnation(), by_slot).ok()) return false;
-  // Who supersedes or deletes a run says so first, and then removes what is there.
+  // Another server that supersedes or deletes a run first writes the record, and then removes data.
+  // So steps that were written too late are removed here.
   const absl::StatusOr<StoredRun> there = store.GetRun(run.id());
   if (there.ok() && run.incarnation() < EndOfPast(*there)) {
     store.DropIncarnations(run.id(), run.incarnation(), run.incarnation() + 1).IgnoreError();
@@ -311,13 +312,16 @@ absl::Status StoredRuns::TakeIn(const StoredRun& there) {
   absl::StatusOr<std::shared_ptr<Run>> run =
       registry_.Restore(there.run_id, there.incarnation, *config, stored_);
   if (absl::IsInvalidArgument(run.status())) return NoConfig(run.status().message());
-  if (absl::IsFailedPrecondition(run.status())) return absl::OkStatus();  // deleted meanwhile
+  if (absl::IsFailedPrecondition(run.status())) return absl::OkStatus();  // deleted concurrently
   if (!run.ok()) return run.status();
   if ((*run)->incarnation() != there.incarnation) return absl::OkStatus();
   if ((*run)->policy_version() >= there.policy_version) return absl::OkStatus();
-  registry_.Find(there.run_id, there.incarnation).status().IgnoreError();  // so it isn't idle
+  registry_.Find(there.run_id, there.incarnation)
+      .status()
+      .IgnoreError();  // counts as a use, so that the run isn't idle
   const absl::Status advanced = (*run)->AdvanceVersion(there.policy_version).status();
-  return absl::IsFailedPrecondition(advanced) ? absl::OkStatus() : advanced;  // further meanwhile
+  return absl::IsFailedPrecondition(advanced) ? absl::OkStatus()
+                                              : advanced;  // the run has advanced further
 }
 
 absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
@@ -327,7 +331,7 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   if (!listed.ok()) return listed.status();
   for (const auto& [run_id, why] : listed->unreadable) Noted(run_id, why).IgnoreError();
   for (const StoredRun& run : listed->runs) {
-    if (run.deleted()) continue;  // who creates it again asks the store
+    if (run.deleted()) continue;  // Create reads the store anyway
     const absl::Status adopted = Adopt(run);
     if (IsQuarantined(adopted)) continue;
     if (!adopted.ok()) return adopted;
@@ -352,9 +356,9 @@ void StoredRuns::TakeInShared() {
   for (const StoredRun& there : listed->runs) {
     const auto known = before.find(there.run_id);
     if (there.deleted() && known == before.end()) continue;
-    Adopt(there).IgnoreError();  // quarantined, or tried again
+    Adopt(there).IgnoreError();  // quarantined, or retried
     if (known == before.end() || known->second >= EndOfPast(there)) continue;
-    // What was appended here until now came behind what was removed.
+    // Entries appended here until now were stored after the removal.
     stored_->store().DropIncarnations(there.run_id, known->second, EndOfPast(there)).IgnoreError();
   }
 }

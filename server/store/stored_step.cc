@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr char kVersion = 1;
 
-// Structures that have nothing but 64-bit integers in them.
+// Appends a structure that consists of 64-bit integers only.
 template <typename T>
 void Append(const T& integers, std::string& payload) {
   static_assert(std::has_unique_object_representations_v<T> && sizeof(T) % sizeof(int64_t) == 0);
@@ -33,7 +33,8 @@ bool Take(std::string_view& payload, T& integers) {
   return true;
 }
 
-// All that always has the same size, in the order of the format. `visit` returns false to stop.
+// Calls `visit` with all fields of fixed size, in the order of the format. `visit` returns false to
+// stop.
 template <typename Step, typename Visit>
 bool VisitSums(Step& step, const Visit& visit) {
   auto& evaluated = step.evaluated;
@@ -49,7 +50,7 @@ bool Take(std::string_view& payload, StepLedger::Step& step) {
   step.begun = absl::FromUnixNanos(begun);
   step.ended = absl::FromUnixNanos(ended);
   if (!VisitSums(step, [&](auto& sums) { return Take(payload, sums); })) return false;
-  // Both are bounded by the payload.
+  // The payload's size bounds both loops.
   if (!Take(payload, points)) return false;
   for (int64_t last = 0, top_k; points > 0; --points, last = top_k) {
     PrefixPointSums point;
@@ -96,14 +97,14 @@ std::string EncodeStep(const StepLedger::Step& step) {
 }
 
 absl::StatusOr<StepLedger::Step> ParseStep(std::string_view payload) {
-  // No training has so many draws.
+  // More draws than any training has.
   constexpr uint64_t kMaxNumber = uint64_t{1} << 53;
   StepLedger::Step step;
   std::string_view rest = payload;
   const bool is_version = rest.starts_with(kVersion);
   rest.remove_prefix(is_version);
   if (!is_version || !Take(rest, step) || step.ended < step.begun || step.number > kMaxNumber) {
-    return absl::DataLossError(absl::StrCat("no step: a payload of ", payload.size(), " bytes"));
+    return absl::DataLossError(absl::StrCat("not a step: a payload of ", payload.size(), " bytes"));
   }
   return step;
 }

@@ -1,4 +1,4 @@
-// The totals of a draw as they are stored.
+// Encodes the totals of a draw for the store.
 #pragma once
 
 #include <string>

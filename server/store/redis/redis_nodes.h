@@ -61,7 +61,7 @@ struct RedisTopology {
 // Parses the reply to CLUSTER SLOTS of `asked`. Returns Unavailable if it is something else.
 absl::StatusOr<RedisTopology> ParseClusterSlots(const RedisReply& reply, const RedisNode& asked);
 
-// Returns the Status that the text of an error reply stands for.
+// Returns the Status for the text of an error reply.
 absl::Status RedisError(absl::string_view text);
 
 // Thread-safe. Each thread in a call has connections of its own, which go back to a pool. No call

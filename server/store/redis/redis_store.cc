@@ -31,7 +31,8 @@
 namespace sis {
 namespace {
 
-// How long a later life of a deleted run is known to be one, and workers of the former to be late.
+// Time for which the record of a deleted run is kept. Until then a run of the same id gets a later
+// incarnation, and late workers of the deleted one are refused.
 constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
 // For steps of incarnations that no server drops any more.
 constexpr absl::Duration kStepsKept = absl::Hours(30 * 24);

@@ -21,21 +21,21 @@
 namespace sis {
 namespace {
 
-// Nothing is added, and nothing written at all, with less than this free on the file system. What
-// removes can so go on for longer than what adds. RocksDB itself never runs out of room: after it
-// has, it takes nothing for seconds when there is room again, and 7.8 may then end the process (the
-// first write to a log that a write has failed on is a failed assertion).
+// Minimum free bytes of the file system to add items, and to write at all. So removing remains
+// possible for longer than adding. RocksDB itself must never run out of space: afterwards it
+// refuses writes for seconds, and version 7.8 may abort the process (an assertion fails at the
+// first write to a log after a failed one).
 constexpr uint64_t kFreeToAdd = uint64_t{128} << 20;
 constexpr uint64_t kFreeToWrite = uint64_t{64} << 20;
-// While there is room, a file of so many bytes lies beside the database. When others have filled
-// the disk it is given up, so that what removes can go on, also after a restart there.
+// Size of a file that reserves space next to the database, in bytes. It is deleted when other
+// programs have filled the disk, so that removing remains possible, even after a restart.
 constexpr uint64_t kReserve = uint64_t{128} << 20;
-// Tables are merged with others, or written again, once they are so old: what was removed and what
-// has expired is not carried along, and not passed over at each start, for longer.
+// Maximum age of a table. Older ones are rewritten, so that removed and expired items neither
+// occupy space nor slow down starts for longer.
 constexpr uint64_t kOldestTableSeconds = 24 * 60 * 60;
-// Keys that are removed by one write.
+// Maximum number of keys that one write removes.
 constexpr size_t kRemovedAtOnce = 1000;
-// Of the process's file descriptors RocksDB takes at most a part.
+// RocksDB uses at most one part in kPartOfDescriptors of the process's file descriptors.
 constexpr int kMostFiles = 512;
 constexpr int kPartOfDescriptors = 4;
 
@@ -63,9 +63,9 @@ class RemoveExpired final : public rocksdb::CompactionFilter {
   }
 };
 
-// Tables take what is in them, and no more beforehand. Else a merge whose result is a few kilobytes
-// would take 70 MB for the time, which are missed on a full disk. RocksDB's log keeps that habit,
-// so that what is logged always finds room.
+// Disables preallocation of tables. A merge that results in a few kilobytes would otherwise
+// allocate 70 MB, which a full disk lacks. RocksDB's log still preallocates, so that a logged write
+// always has space.
 class TablesTakeWhatTheyHold final : public rocksdb::FileSystemWrapper {
  public:
   TablesTakeWhatTheyHold() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
@@ -155,7 +155,7 @@ absl::Status RocksDbDatabase::Open() {
     opened = std::filesystem::exists(repair_) ? RepairAndOpen() : OpenToWrite();
     if (absl::IsDataLoss(opened)) opened = RepairAndOpen();
   }
-  // What RocksDB writes when it opens may have taken the rest.
+  // RocksDB's own writes during the opening may have filled the disk.
   if (opened.ok() || HasRoom(Room::kToAdd).ok()) return opened;
   rocksdb::DB* db = nullptr;
   if (!rocksdb::DB::OpenForReadOnly(Options(), directory_, &db).ok()) return opened;
@@ -184,14 +184,14 @@ absl::Status RocksDbDatabase::Write(Room room, absl::FunctionRef<absl::Status(Ba
 absl::Status RocksDbDatabase::Write(Room room, Batch& batch) {
   if (absl::Status status = PrepareToWrite(room); !status.ok()) return status;
   absl::Status status = FromRocksDb(Database()->Write(write_, &batch.writes_));
-  // A table was damaged that should have been merged with others: RocksDB writes no more.
+  // RocksDB refuses all writes after it found a damaged table in a merge.
   if (absl::IsDataLoss(status)) RepairNextTime();
   if (status.ok()) removed_.Add(batch.removed_);
   return status;
 }
 
-// Key by key: RocksDB looks through all ranges that were ever removed whenever it reads, until they
-// are merged away.
+// Removes key by key. After a range deletion RocksDB would examine the range at every read, until
+// it merges the tables.
 absl::Status RocksDbDatabase::RemoveRange(const std::string& first, const std::string& last) {
   const rocksdb::Slice begin(first), end(last);
   std::shared_ptr<rocksdb::DB> db;
@@ -199,7 +199,7 @@ absl::Status RocksDbDatabase::RemoveRange(const std::string& first, const std::s
     WriterLock lock(mutex_);
     if (absl::Status status = PrepareToWrite(Room::kToRemove); !status.ok()) return status;
     db = Database();
-    // Whole tables go at once, and unread.
+    // Deletes complete tables without reading them.
     const rocksdb::Status removed = rocksdb::DeleteFilesInRange(
         db.get(), db->DefaultColumnFamily(), &begin, &end, /*include_end=*/false);
     if (!removed.ok()) return FromRocksDb(removed);
@@ -233,8 +233,8 @@ rocksdb::Options RocksDbDatabase::Options() const {
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.block_cache = rocksdb::NewLRUCache(size_t{32} << 20);
   table.cache_index_and_filter_blocks = true;
-  // RocksDB 9 would write 6, of which 7.8 says that it is damaged: who goes back to a server with
-  // an older one, as distributions have it, would lose all.
+  // RocksDB 9 writes format 6 by default, which 7.8 takes for damage. A downgrade to a
+  // distribution's older RocksDB would then lose all data.
   table.format_version = 5;
   rocksdb::Options options;
   options.create_if_missing = true;
@@ -330,7 +330,7 @@ void RocksDbDatabase::MergeRemovedBehind() {
     WriterLock lock(mutex_);
     merging_ = false;
     if (merged.ok() || merging_ends_) return;
-    // Merging needs room itself, most likely: it gets the reserve, and is tried again.
+    // Merging probably needs space itself. It gets the reserve, and is retried.
     removed_.Add(removed);
     if (unlink(reserve_.c_str()) == 0) reserve_given_up_ = true;
   });

@@ -1,10 +1,9 @@
-// A RocksDB of this machine that a full disk or a damaged file doesn't end.
+// A RocksDB on this machine that tolerates a full disk and damaged files.
 //
-// What is written survives the process (kill -9), and with `sync` the machine (a power cut) as
-// well. Where the disk is nearly full, adding is ResourceExhausted; a little later so is all
-// writing. What is there can be opened and read on a disk without any room. Where it couldn't be
-// opened, listed or written for a damaged file, opening it (again) moves the tables that can't be
-// read to its folder `lost`, and the rest is served.
+// Writes survive the process (kill -9), and with `sync` the machine (a power cut). On a nearly full
+// disk adding fails with ResourceExhausted; with even less space all writes do. A database on a
+// full disk can still be opened and read. If a damaged file prevents opening, listing or writing,
+// the next opening moves unreadable tables to the folder `lost`, and serves the others.
 #pragma once
 
 #include <rocksdb/compaction_filter.h>
@@ -30,20 +29,20 @@
 
 namespace sis {
 
-// Thread-safe. Values are those of WrapItem; what has expired is not there.
+// Thread-safe. Values are made by WrapItem; expired ones are invisible.
 class RocksDbDatabase {
  public:
   RocksDbDatabase(const std::string& directory, bool sync);
   ~RocksDbDatabase() { merging_ends_ = true; }
 
-  // Must be called before all others. For reading alone where there is no room to write.
+  // Must be called before all other functions. Opens read-only if there is no space to write.
   absl::Status Open() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // OK, or why nothing can be added. Must be called now and then: the database is added to again
-  // once it has room.
+  // Returns OK, or the reason why nothing can be added. Must be called periodically, because only
+  // this call makes a database writable again that was full.
   absl::Status CanAdd() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What was removed: how many bytes, and between which keys.
+  // The size and the range of keys of removed items.
   struct Removed {
     uint64_t bytes = 0;
     std::string first = {}, last = {};
@@ -52,7 +51,7 @@ class RocksDbDatabase {
   class Batch {
    public:
     void Put(std::string_view key, std::string_view value);
-    // `value` is what is there.
+    // `value` is the current value, whose size counts as removed.
     void Remove(std::string_view key, std::string_view value);
 
    private:
@@ -60,10 +59,10 @@ class RocksDbDatabase {
     rocksdb::WriteBatch writes_;
     Removed removed_;
   };
-  // Adding leaves room for what removes on a full disk.
+  // Purpose of a write. Adding must leave space on a full disk for writes that remove.
   enum class Room { kToAdd, kToRemove };
-  // Writes what `fill` puts into a batch, all or none, or nothing if it returns an error. Nobody
-  // else writes meanwhile.
+  // Calls `fill`, and writes its batch, all or none; nothing if it returns an error. Excludes other
+  // writers from the call of `fill` on.
   absl::Status Write(Room room, absl::FunctionRef<absl::Status(Batch&)> fill)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -71,25 +70,23 @@ class RocksDbDatabase {
   absl::Status RemoveRange(const std::string& first, const std::string& last)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // NotFound if there is none.
+  // Returns NotFound if there is none.
   absl::StatusOr<std::string> Get(std::string_view key) const;
 
-  // The items in [first, last) of one moment, in the order of their keys. Not thread-safe.
+  // A snapshot of the items in [first, last), in the order of keys. Not thread-safe.
   class Items {
    public:
-    // `database` must outlive it.
+    // `database` must outlive the object.
     Items(const RocksDbDatabase& database, const std::string& first, const std::string& last);
 
-    // To the first item from `key` on, to the last one before it, or to the next.
+    // Move to the first item from `key` on, to the last item before it, or to the next item.
     void Seek(std::string_view key);
     void SeekBefore(std::string_view key);
     void Next();
-    // Whether there is an item.
     bool valid() const { return items_->Valid(); }
     std::string_view key() const;
     std::string_view value() const;
-    // Why there may be more than were found. `repairs`: if that is damage, the next opening repairs
-    // it.
+    // Returns an error if items may be missing. With `repairs`, the next opening repairs damage.
     absl::Status status(bool repairs = false) const;
 
    private:
@@ -98,29 +95,29 @@ class RocksDbDatabase {
     const RocksDbDatabase& database_;
     const std::shared_ptr<rocksdb::DB> db_;
     const std::string first_, last_;
-    const rocksdb::Slice begin_, end_;  // RocksDB reads them as long as the iterator is there
+    const rocksdb::Slice begin_, end_;  // the iterator refers to them
     std::unique_ptr<rocksdb::Iterator> items_;
   };
 
  private:
   rocksdb::Options Options() const;
   absl::Status OpenToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves tables that can't be read to the folder `lost`, and makes a manifest of the others, all
-  // of which it reads. What the lost ones replaced or removed may be there again.
+  // Moves unreadable tables to the folder `lost`, reads all others, and makes a manifest of them.
+  // Items that the lost tables replaced or removed may reappear.
   absl::Status RepairAndOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When it is opened: while it is used everybody would have to wait.
+  // Requests a repair at the next opening. A repair now would block all calls.
   void RepairNextTime() const;
   void Use(rocksdb::DB* db) ABSL_LOCKS_EXCLUDED(db_mutex_);
   std::shared_ptr<rocksdb::DB> Database() const ABSL_LOCKS_EXCLUDED(db_mutex_);
-  // Of the file system; as many as can be where it doesn't tell, or there is no directory yet.
+  // Returns the free bytes of the file system, or the maximum if they are unknown.
   uint64_t FreeBytes() const;
-  // What must be free. What adds doesn't get what was given up for what removes.
+  // Returns the bytes that must be free for a write. Adding must not use the released reserve.
   uint64_t LeastFree(Room room) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives up the reserve for what removes.
+  // Returns OK if there is space for a write. Deletes the reserve file if a removal needs it.
   absl::Status HasRoom(Room room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KeepReserve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Where there is no room to add, and what was removed would do. RocksDB gives its room back when
-  // it merges tables, which it does as it is written to: so here never.
+  // Merges tables if there is no space to add, and removed items occupy enough. RocksDB frees space
+  // only when it merges tables, which it does only while it is written to.
   void MergeRemovedBehind() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PrepareToWrite(Room room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Write(Room room, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -130,18 +127,18 @@ class RocksDbDatabase {
   const std::unique_ptr<const rocksdb::CompactionFilter> remove_expired_;
   const std::unique_ptr<rocksdb::Env> env_;
   const std::string reserve_ = directory_ + "/reserve";
-  // Is there if it is to be repaired when it is opened again.
+  // A file that exists if the next opening must repair the database.
   const std::string repair_ = directory_ + "/repair";
   Mutex mutex_;  // held to write
-  // Whether it was opened on a full disk, for reading.
+  // True if the database was opened read-only, on a full disk.
   bool read_only_ ABSL_GUARDED_BY(mutex_) = false;
   bool reserve_given_up_ ABSL_GUARDED_BY(mutex_) = false;
-  // Since tables were merged for it last.
+  // Items removed since tables were merged for space.
   Removed removed_ ABSL_GUARDED_BY(mutex_);
   bool merging_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> merging_ends_ = false;
   mutable Mutex db_mutex_;  // a leaf
-  // Those who read keep the one that they began with.
+  // Readers keep the object that they began with, even if it is replaced.
   std::shared_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(db_mutex_);
   WorkerPool behind_{1};  // destroyed first
 };

@@ -15,12 +15,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr size_t kExpiresBegin = 4;  // behind the CRC
+constexpr size_t kExpiresBegin = 4;  // after the CRC
 
-// In the order in which a sequence is loaded.
+// In the order of loading.
 enum class KeyKind : char { kTombstone = 1, kGap = 2, kBlock = 3, kSeal = 4 };
 
-// In the place of a sequence's id, of which none is so long.
+// Replaces a sequence's id in the keys of steps. As a length it exceeds that of every id.
 constexpr std::string_view kSteps = "\xff\xff";
 
 template <std::unsigned_integral T>
@@ -30,7 +30,7 @@ void AddLittle(std::string& out, T value) {
   out.append(bytes, sizeof(T));
 }
 
-// As they sort.
+// Appends a number big-endian, so that keys sort by number.
 template <std::unsigned_integral T>
 void AddBig(std::string& out, T value) {
   for (int shift = 8 * (sizeof(T) - 1); shift >= 0; shift -= 8) {
@@ -43,7 +43,7 @@ void AddKeyString(std::string& out, std::string_view text) {
   out.append(text);
 }
 
-// Takes values off a string; once it is too short, everything is 0 and ok() is false.
+// Reads values from a string. Once it is too short, all values are 0 and ok() is false.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -144,7 +144,7 @@ std::string PartKey(std::string_view sequence_prefix, const StoredPart& part) {
   const bool is_gap = part.kind == StoredPart::Kind::kGap;
   std::string key = KeyOf(sequence_prefix, is_gap ? KeyKind::kGap : KeyKind::kBlock);
   AddBig(key, part.position);
-  // Gaps that begin at the same position are several.
+  // Several gaps may begin at the same position.
   if (is_gap) AddBig(key, part.count);
   return key;
 }

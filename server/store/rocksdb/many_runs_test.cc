@@ -1,4 +1,4 @@
-// What runs cost in RocksDB when very many were there before them.
+// The cost of runs in RocksDB after very many earlier runs.
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
 #include <rocksdb/perf_context.h>
@@ -16,7 +16,7 @@
 namespace sis {
 namespace {
 
-// Keys that RocksDB passes over in this thread, as they are removed.
+// Returns the number of removed keys that RocksDB skips in this thread during `call`.
 template <typename Call>
 uint64_t PassedOver(const Call& call) {
   rocksdb::PerfContext& counts = *rocksdb::get_perf_context();
@@ -35,7 +35,7 @@ void LiveAndDie(Store& store, const std::string& run_id, uint64_t incarnation) {
   ASSERT_TRUE(store.DropIncarnations(run_id, incarnation, incarnation + 1).ok());
 }
 
-// What the tables say of what was removed.
+// Counts of removed keys in the tables.
 struct Removals {
   uint64_t keys = 0, ranges = 0;
 };
@@ -69,8 +69,8 @@ TEST(ManyRunsTest, ARunCostsTheSameHoweverManyWereDeletedBefore) {
   for (uint64_t number = 0; number < kRuns; ++number) most = std::max(most, cost(number));
   EXPECT_LE(most, 10);
 
-  // What is removed is so in RocksDB's tables too once it has merged them, in its own time: after a
-  // few more, which each start makes.
+  // RocksDB removes keys from its tables when it merges them, after a few more tables. Each start
+  // makes one.
   Removals removals;
   for (uint64_t start = 1; removals.keys > 100 && !HasFailure(); ++start) {
     store.reset();

@@ -18,10 +18,11 @@ using Batch = RocksDbDatabase::Batch;
 using Items = RocksDbDatabase::Items;
 using Room = RocksDbDatabase::Room;
 
-// How long a later life of a deleted run is known to be one, and workers of the former to be late.
+// Time for which the record of a deleted run is kept. Until then a run of the same id gets a later
+// incarnation, and late workers of the deleted one are refused.
 constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
 
-// Of two records of a run the one of the higher rank stays.
+// PutRun keeps the record with the higher rank.
 std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
   return {run.incarnation, run.deleted(), run.policy_version};
 }
@@ -47,7 +48,7 @@ absl::StatusOr<StoredRun> ReadRun(std::string_view key, std::string_view item) {
   return run;
 }
 
-// What one batch does to the parts of a sequence.
+// The changes of one batch to the parts of a sequence.
 class SequenceChange {
  public:
   SequenceChange(const RocksDbDatabase& database, const SequenceIdentity& sequence, Batch& batch)
@@ -56,8 +57,8 @@ class SequenceChange {
         items_(database, prefix_, EndOfPrefix(prefix_)),
         batch_(batch) {}
 
-  // Must be called first. FailedPrecondition if the sequence was dropped. All parts expire at the
-  // same time, so that none is missed while others are there.
+  // Must be called first. Returns FailedPrecondition if the sequence was dropped. All parts expire
+  // at the same time, so that a sequence is never partly expired.
   absl::Status KeepUntil(absl::Time expires) {
     expires_ = expires;
     if (!items_.valid()) return items_.status();
@@ -72,7 +73,7 @@ class SequenceChange {
       expires_ = before;
       return absl::OkStatus();
     }
-    // By more than what is asked for, so that parts are not written again by every call.
+    // Extends by more than requested, so that not every call rewrites all parts.
     if (expires != absl::InfiniteFuture()) expires_ += expires - absl::Now();
     for (; items_.valid(); items_.Next()) {
       const absl::StatusOr<std::string_view> payload = UnwrapItem(items_.key(), items_.value());
@@ -114,7 +115,7 @@ class SequenceChange {
     }
   }
 
-  // Whether it had parts.
+  // Returns true if the sequence had parts.
   bool Drop(uint8_t reason, absl::Time expires) {
     const std::string tombstone = TombstoneKey(prefix_);
     if (items_.valid() && items_.key() == tombstone && ReasonAt(items_).ok()) return false;
@@ -140,7 +141,7 @@ class SequenceChange {
     return PartAt(items_);
   }
 
-  // The last that begins before the position; items_ is there then.
+  // Returns the last block that begins before the position. items_ then points to it.
   absl::StatusOr<std::optional<StoredPart>> LastBlockBefore(uint64_t position) {
     const std::string blocks = BlocksPrefix(prefix_);
     items_.SeekBefore(position > UINT32_MAX
@@ -310,8 +311,8 @@ class RocksDbStore final : public Store {
     });
   }
 
-  // What was superseded or deleted and could not be removed then, or was still being written. On a
-  // full disk the next opening does it.
+  // Removes data of superseded and deleted incarnations that was written late or could not be
+  // removed then. On a full disk a later opening does it.
   absl::Status RemoveLeftOver() {
     const std::string prefix(kSequenceKeys);
     Items items(database_, prefix, EndOfPrefix(prefix));

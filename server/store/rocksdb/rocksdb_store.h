@@ -1,4 +1,4 @@
-// A store on this machine's disk, in a RocksDB of its own.
+// A store in a RocksDB on this machine's disk.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,10 @@
 
 namespace sis {
 
-// Creates the directory if need be. What is acked survives the process, and with `sync` a power
-// cut. Unavailable if it can't be opened: another process has it, say. DataLoss if it is damaged:
-// opening it again quarantines the files that can't be read.
+// Opens the store, and creates the directory if necessary. Acked writes survive the process, and
+// with `sync` a power cut. Returns Unavailable if the store can't be opened, for example because
+// another process has it open; DataLoss if it is damaged: opening it again quarantines unreadable
+// files.
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksDb(const std::string& directory, bool sync);
 
 // Returns the number of quarantined tables.

@@ -1,4 +1,4 @@
-// What RocksDB promises besides what all stores do.
+// Promises of RocksDB beyond those of all stores.
 #include "server/store/rocksdb/rocksdb_store.h"
 
 #include <gmock/gmock.h>
@@ -116,7 +116,8 @@ TEST(RocksDbStoreTest, NothingButTheReasonStaysOfWhatIsDropped) {
   EXPECT_EQ(KeysIn(backing, SequencePrefix(Sequence("a"))), 1);
 }
 
-// What a server was killed at when it superseded or deleted the run, or still wrote then.
+// Data that a server left when it was killed while it superseded or deleted a run, or wrote too
+// late.
 TEST(RocksDbStoreTest, OpeningRemovesWhatIsLeftOfFormerIncarnations) {
   RocksDbBacking backing;
   {
@@ -143,7 +144,7 @@ TEST(RocksDbStoreTest, OpeningRemovesWhatIsLeftOfFormerIncarnations) {
   }
 }
 
-// Of whole tables, and of parts of others.
+// RemoveRange deletes complete tables, and parts of others.
 TEST(RocksDbStoreTest, WhatIsRemovedOfARunIsGoneAndNothingElse) {
   RocksDbBacking backing;
   constexpr uint32_t kBlocks = 50;
