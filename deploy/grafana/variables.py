@@ -8,8 +8,9 @@ from deploy.grafana import panels
 
 Variable = Dict[str, Any]
 
-# Addresses of docs/runbooks and of the page (sisctl web). Every installation has its own (deploy/README.md).
-_RUNBOOKS = "https://example.org/docs/runbooks"
+# Addresses of the runbooks, here in the repository, and of the page (sisctl web). Every installation has its own
+# (deploy/README.md).
+_RUNBOOKS = "docs/runbooks"
 _PAGE = "http://localhost:9465"
 
 

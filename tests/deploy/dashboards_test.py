@@ -62,7 +62,7 @@ class DashboardsTest(unittest.TestCase):
                 if variable["type"] == "constant"
             }
             self.assertEqual(
-                constants, {"runbooks": "https://example.org/docs/runbooks", "page": "http://localhost:9465"}
+                constants, {"runbooks": "docs/runbooks", "page": "http://localhost:9465"}
             )
             self.assertEqual([link["url"] for link in board["links"] if link["type"] == "link"], ["${page}"])
             links = [link["url"] for panel in dashboards.panels(board) for link in panel.get("links", [])]

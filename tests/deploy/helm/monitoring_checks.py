@@ -61,7 +61,7 @@ class MonitoringChecks(unittest.TestCase):
             files = [text for document in of_kind("ConfigMap", objects) for text in document["data"].values()]
             return alerts, list(map(json.loads, files))
 
-        example = ("https://example.org/docs/runbooks", "http://localhost:9465")
+        example = ("docs/runbooks", "http://localhost:9465")
         self.assertEqual(said(), said(runbooks=example[0], page=example[1]))
         runbooks, page = "https://wiki.example.com/sis?page=", "https://sis.example.com:8443/page"
         alerts, boards = said(runbooks=runbooks, page=page)
