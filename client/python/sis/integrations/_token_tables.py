@@ -75,5 +75,5 @@ class TokenTables:
     def _ask(self) -> Tuple[Dict[str, float], Sequence[TokenCounts]]:
         run = self._run()
         draw = self._client.get_run(run.id).last_draw
-        ages = {} if draw is None else tracking.age_metrics(self._client.get_step(run, draw))
+        ages = {} if draw is None else tracking.age_metrics(self._client.list_steps(run, draws=[draw])[draw])
         return ages, self._client.inspect_run(run).tokens
