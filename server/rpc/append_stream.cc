@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kMethod[] = "Append";
 
-// Maximum number of entries of a batch: the acks of more could be many times as large as the batch.
+// Maximum number of entries in a batch. The acks of more could be many times as large as the batch.
 constexpr int kMaxEntries = 1 << 16;
 // Number of acks whose memory a stream keeps between messages.
 constexpr size_t kKeptAcks = 64;
@@ -47,7 +47,7 @@ void AppendStream::Close() {
   {
     WriterLock lock(mutex_);
     closed_ = true;
-    if (!std::exchange(reading_, false)) return;  // it ends when it would read
+    if (!std::exchange(reading_, false)) return;  // otherwise the stream ends at its next read
   }
   End(ShutsDown());
 }
@@ -67,7 +67,7 @@ void AppendStream::OnReadDone(bool ok) {
     if (!std::exchange(reading_, false)) return;  // closed
   }
   if (!ok) {
-    // The worker has closed its side; or protobuf could parse only a part of the message.
+    // The worker has closed its side, or protobuf failed to parse the message.
     const bool closed = request_->message_case() == v1::AppendRequest::MESSAGE_NOT_SET;
     return End(closed ? absl::OkStatus()
                       : absl::InvalidArgumentError("message: not an AppendRequest"));

@@ -1,4 +1,4 @@
-// The server's end of one Append stream.
+// The server side of one Append stream.
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -17,12 +17,12 @@
 
 namespace sis {
 
-// Reads a message, answers it, and reads the next: a worker that is faster than the cache waits in
-// its own writes. Holds one message at a time. Owns itself.
+// Reads a message, answers it, and reads the next. A worker that is faster than the server thus
+// waits in its own writes. Holds one message at a time. Deletes itself.
 class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>,
                            private OpenStreams::Stream {
  public:
-  // `context` is the call's.
+  // `context` belongs to the call.
   AppendStream(const grpc::CallbackServerContext& context, const Resources& resources);
 
   void OnReadDone(bool ok) override;
@@ -38,18 +38,18 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   absl::Status OpenIngest();
   // Applies and stores the batch, and adds its acks to the response.
   absl::Status HandleBatch();
-  // Frees the message and its answer.
+  // Frees the message and its response.
   void Clear();
 
   ReactionOrder order_;
-  Mutex mutex_;  // not held where the stream ends, as it goes then
-  // Whether it waits for a message, with none at hand; whether it may no more.
+  Mutex mutex_;  // not held where the stream ends, because it then deletes itself
+  // reading_: waits for the next message. closed_: must not read any more.
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  // The current message and its answer. On an arena a batch of single tokens is parsed in half the
-  // time.
+  // The current message and its response. An arena halves the time to parse a batch of single
+  // tokens.
   google::protobuf::Arena arena_;
   v1::AppendRequest* request_ = nullptr;
   v1::AppendResponse* response_ = nullptr;

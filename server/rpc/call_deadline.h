@@ -1,4 +1,4 @@
-// When a call ends whose client has set no deadline.
+// The deadline of calls whose client has set none.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,17 +12,17 @@
 
 namespace sis {
 
-// A call with a deadline of its own gRPC cancels by itself.
+// gRPC itself cancels calls with a deadline of the client.
 class CallDeadline {
  public:
-  // From now on `otherwise` may pass.
+  // If the client has set no deadline, the call may take `otherwise` from now on.
   CallDeadline(const grpc::CallbackServerContext& context, absl::Duration otherwise)
       : otherwise_(otherwise) {
     const bool has_own = context.deadline() != std::chrono::system_clock::time_point::max();
     if (!has_own) latest_ = SteadyNow() + otherwise;
   }
 
-  // OK, or DeadlineExceeded.
+  // Returns OK, or DeadlineExceeded after the deadline.
   absl::Status Check() const {
     if (SteadyNow() < latest_) return absl::OkStatus();
     return absl::DeadlineExceededError(absl::StrCat("not done within ",

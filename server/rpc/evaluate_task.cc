@@ -10,13 +10,13 @@
 namespace sis {
 namespace {
 
-// A millisecond or so of one worker.
+// Values per work unit: about a millisecond of one worker.
 constexpr uint64_t kPieceValues = 1 << 20;
-// What a worker is worth waking up for.
+// Minimum values per helping worker. Fewer don't justify waking it up.
 constexpr uint64_t kLaneValues = 1 << 16;
 
-// A sequence at a time, so that answers wait for no more than that. What is named here outlives the
-// pool; the streams may be gone.
+// Records inspected values, one sequence per work unit, so that evaluations wait for at most one.
+// The arguments outlive the pool; streams may not.
 void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
   workers.ScheduleWhenIdle([&workers, run = std::move(run)] {
     if (run->inspection().LookAtNext()) LookWhenIdle(workers, run);
@@ -78,7 +78,7 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
     values += call_->values(next_group_++);
   }
   const bool last = next_group_ == call_->groups();
-  // Clients send what is larger than a piece in several requests, which keep the workers busy.
+  // Clients split work larger than a unit into several requests, which keep all workers busy.
   const bool alone = first == 0 && last;
   const size_t lanes =
       alone ? std::clamp<size_t>(values / kLaneValues, 1, resources_.workers.threads()) : 1;
@@ -103,7 +103,7 @@ absl::Status EvaluateTask::EvaluateGroups(size_t first, size_t end, size_t lanes
     }
     next = end;
   });
-  // As groups begin in order, none before it was left out.
+  // Groups begin in order, so none before this one was skipped.
   return std::ranges::min_element(stops, {}, &Stop::group)->status;
 }
 

@@ -1,4 +1,4 @@
-// One Evaluate on its way through the worker pool.
+// Runs one Evaluate on the worker pool.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,17 @@
 
 namespace sis {
 
-// Evaluates a piece of about 4 MiB, in which idle workers help, then lets other runs have their
-// turn. Owns itself.
+// Evaluates work units of about 4 MiB, with the help of idle workers. Other runs get their turn
+// between two units. Deletes itself.
 class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
  public:
-  // Asked between groups of slices, by several workers at once: OK, or why there is to be no
-  // answer.
+  // Called between groups of slices, by several workers concurrently. Returns OK, or the error that
+  // ends the call.
   using MayGoOn = std::function<absl::Status()>;
-  // Called once, by a worker.
+  // Called once, by a worker, with the result.
   using Done = std::function<void(const absl::Status&)>;
 
-  // Fills in `response` unless the status is an error. Request and response must live until `done`
-  // is called.
+  // Evaluates `request` into `response`. Both must live until `done` is called.
   static void Start(const Resources& resources, const Caller& caller,
                     const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
                     MayGoOn may_go_on, Done done);
@@ -33,12 +32,12 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
                v1::EvaluateResponse& response, MayGoOn may_go_on, Done done);
   void Schedule();
   void EvaluatePiece();
-  // Lets go of the sequences first, so that whoever has the answer can release them, or advance the
-  // version. Then sees to it that what is to be inspected is looked at.
+  // Releases its references to sequences before it answers, so that the client can then release the
+  // sequences or advance the version. Finally schedules the recording of inspected values.
   void Answer(const absl::Status& status);
-  // As far as it gets with one piece. Whether that was the last.
+  // Evaluates one work unit. Returns true if it was the last.
   absl::StatusOr<bool> TryEvaluatePiece();
-  // The groups [first, end) of the call. The error of the first that has one.
+  // Evaluates the groups [first, end) of the call. Returns the error of the first group with one.
   absl::Status EvaluateGroups(size_t first, size_t end, size_t lanes);
 
   const Resources resources_;
@@ -47,8 +46,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   v1::EvaluateResponse& response_;
   const MayGoOn may_go_on_;
   const Done done_;
-  std::shared_ptr<Run> run_;            // once it is found
-  std::unique_ptr<EvaluateCall> call_;  // from the first piece on
+  std::shared_ptr<Run> run_;            // set once it is found
+  std::unique_ptr<EvaluateCall> call_;  // set from the first work unit on
   size_t next_group_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What an Evaluate on the worker pool owes to others: it makes way, and it stops when told.
+// An Evaluate on the worker pool lets other runs go first, and stops when cancelled.
 #include "server/rpc/evaluate_task.h"
 
 #include <gtest/gtest.h>
@@ -21,10 +21,10 @@ namespace sis {
 namespace {
 
 constexpr uint32_t kSlots = 128;
-// So many positions fill a piece: one slice of them is the least that is done at once.
+// Number of positions that fill a work unit.
 constexpr uint32_t kPiecePositions = 8192;
 
-// Of sequences that are not there: as long as any, but quick.
+// Returns a request of missing sequences: full work units, but fast.
 v1::EvaluateRequest Request(const std::string& run_id, int slices, uint64_t draw = 1) {
   v1::EvaluateRequest request;
   request.mutable_run()->set_run_id(run_id);
@@ -59,7 +59,7 @@ class EvaluateTaskTest : public testing::Test {
             streams_,    metrics_, status_, [](auto&&...) { return Caller(); }};
   }
 
-  // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
+  // Starts the tasks while the only worker is busy, and runs them. Returns the order of their ends.
   std::vector<std::string> OrderOf(const std::vector<std::pair<std::string, int>>& runs) {
     std::vector<std::string> order;
     std::latch busy(1);
@@ -129,7 +129,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
   config.set_max_staleness(0);
   const auto run = cache_.CreateRun("stale", config);
   const Records records = RecordGenerator(kSlots, 1000, /*seed=*/1).NextRecords(1);
-  // An answer; and a refusal, of the second slice, as its ratio is not to be had.
+  // Either a response, or an error at the second slice, whose ratios are unavailable.
   for (const bool refused : {false, true}) {
     ASSERT_EQ(AppendBlock(cache_, *run, records.Block(refused ? "b" : "a", refused ? 1 : 0)).code(),
               0);
@@ -160,7 +160,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
   }
 }
 
-// It outlives the run that it belongs to, too.
+// The recording may outlive the registry's run.
 TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
   v1::RunRef ref;
   ref.set_run_id("a");
@@ -168,7 +168,7 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
     const std::shared_ptr<sis::Run> run = *cache_.runs.Find(ref);
     std::latch idle(1);
     WorkerPool workers(1);
-    // As many times in turn with who looks: two sequences, and then nothing.
+    // Takes turns with the recording thread: two sequences, and then nothing.
     std::function<void(int)> wait = [&](int turns) {
       if (turns == 0) return idle.count_down();
       workers.ScheduleWhenIdle([&, turns] { wait(turns - 1); });
@@ -192,7 +192,7 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
   }
 }
 
-// 32 sequences of 256 positions, K = 16: eight groups, and values enough for two workers.
+// 32 sequences of 256 positions, K = 16: eight groups, with enough values for two workers.
 class SharedEvaluateTest : public EvaluateTaskTest {
  protected:
   static constexpr int kSlots = 16;
@@ -252,7 +252,7 @@ class SharedEvaluateTest : public EvaluateTaskTest {
 
 TEST_F(SharedEvaluateTest, SeveralWorkersAnswerAndCountAsOneDoes) {
   WorkerPool one(1), several(4);
-  // Missing ranges have their order, too.
+  // Missing ranges keep their order.
   for (const int missing : {3, 9, 30}) {
     request_.mutable_slices(missing)->mutable_sequence()->set_id("none");
     request_.mutable_slices(missing)->mutable_sequence()->set_attempt(missing);

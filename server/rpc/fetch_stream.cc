@@ -60,7 +60,7 @@ void FetchStream::OnWriteDone(bool ok) {
 
 void FetchStream::End(const absl::Status& status) {
   code_ = status.code();
-  fetch_.reset();  // its sequences are free for what the trainer does next
+  fetch_.reset();  // releases its sequences, before the trainer can continue
   order_.HandOn();
   Finish(ToGrpcStatus(status));
 }

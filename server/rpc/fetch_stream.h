@@ -1,4 +1,4 @@
-// The server's end of one FetchTopK stream.
+// The server side of one FetchTopK stream.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -15,12 +15,12 @@
 
 namespace sis {
 
-// Makes a message when the one before is written, so a slow trainer costs one message of memory,
-// and what gRPC buffers. Owns itself.
+// Makes a message when the previous one is written, so that a slow trainer costs one message of
+// memory, plus gRPC's buffers. Deletes itself.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse>,
                           private OpenStreams::Stream {
  public:
-  // Everything must outlive the call.
+  // All arguments must outlive the call.
   FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
               const v1::FetchTopKRequest& request);
 
@@ -28,7 +28,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse>
   void OnDone() override;
 
  private:
-  void Close() override {}  // ends by itself
+  void Close() override {}  // a fetch ends by itself
 
   absl::Status Open(const v1::FetchTopKRequest& request);
   void WriteNext();

@@ -1,4 +1,4 @@
-// The one place where our errors become gRPC's.
+// Converts absl::Status to grpc::Status.
 #pragma once
 
 #include <grpcpp/support/status.h>

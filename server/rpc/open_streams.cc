@@ -61,7 +61,7 @@ bool OpenStreams::AwaitNone(absl::Time deadline) {
   while (calls_ > 0) {
     const absl::Duration left = deadline - SteadyNow();
     if (left <= absl::ZeroDuration()) return false;
-    // No longer than a clock can count to.
+    // Limits the wait to a duration that every clock can represent.
     none_left_.wait_for(calls_mutex_, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
   }
   return true;

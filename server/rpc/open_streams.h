@@ -1,4 +1,4 @@
-// The streams that clients have open, and how many calls of any kind there are.
+// Tracks open streams, and counts all open calls.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,17 +22,16 @@ namespace sis {
 
 struct Resources;
 
-// So that a server that shuts down need not wait for clients that are idle, and that a client that
-// reads nothing can't hold what it is to be sent for good. Thread-safe. Its lock comes before those
-// of the streams.
+// Lets a shutdown end idle streams. Cancels a stream whose client stops reading, so that its unsent
+// messages are freed. Thread-safe. Its lock comes before those of the streams.
 class OpenStreams {
  public:
   using Clock = std::function<absl::Time()>;
 
-  // How long a client may take to take one message.
+  // Maximum time for a client to receive one message.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
 
-  // Counts one call, unary or a stream, until all that it is answered has been sent.
+  // Counts one call, unary or a stream, until its whole response has been sent.
   class Call {
    public:
     explicit Call(OpenStreams& streams) : streams_(streams) { streams_.CallBegins(); }
@@ -46,24 +45,24 @@ class OpenStreams {
 
   class Stream {
    public:
-    // The server shuts down. Answers the requests that it has, then ends, with Unavailable, so that
-    // the client goes on elsewhere.
+    // Called at shutdown. Answers the requests received so far, then ends with Unavailable, so that
+    // the client continues elsewhere.
     virtual void Close() = 0;
-    // Cancels the call, whatever it is at.
+    // Cancels the call at any moment.
     void Cancel() { context_.TryCancel(); }
-    // Whether its caller still may do what it does.
+    // Returns true if the caller still has permission for the call.
     bool IsAllowed() const;
 
    protected:
-    // `context` is the call's, of the method of this name; `resources` outlive the streams.
+    // `context` belongs to the call of `method`. `resources` must outlive the stream.
     Stream(const grpc::CallbackServerContext& context, const Resources& resources,
            const char* method);
     ~Stream() = default;
 
-    // In between it may be closed and cancelled, by other threads.
+    // Between these two calls, other threads may close and cancel the stream.
     void Register() { streams_.Add(*this); }
     void Unregister() { streams_.Remove(*this); }
-    // Around each write of a message.
+    // Called around each write of a message.
     void WriteBegins() { write_began_ = absl::ToUnixNanos(streams_.clock_()); }
     void WriteEnds() { write_began_ = kNever; }
 
@@ -79,20 +78,20 @@ class OpenStreams {
    protected:
     const grpc::CallbackServerContext& context_;
     const Resources& resources_;
-    // Or why the call is none.
+    // The caller, or the error that ends the call.
     const absl::StatusOr<Caller> caller_;
     const RpcTimer timer_;
   };
 
   explicit OpenStreams(Clock clock) : clock_(std::move(clock)) {}
 
-  // Closes all, and those that are opened later.
+  // Closes all streams, including those opened later.
   void Close();
-  // Cancels those whose client has not taken a message for longer than kPatience.
+  // Cancels streams whose client has not received a message for longer than kPatience.
   void CancelStalled();
-  // Waits until there is no call. Whether that came true in time.
+  // Waits until no call is open. Returns false at the deadline.
   bool AwaitNone(absl::Time deadline) ABSL_LOCKS_EXCLUDED(calls_mutex_);
-  // Cancels those whose caller may no longer do what they do.
+  // Cancels streams whose caller has lost the permission.
   void CancelDisallowed();
 
  private:

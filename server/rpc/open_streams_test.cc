@@ -1,4 +1,4 @@
-// A client that reads nothing can't hold what it is to be sent for good.
+// A client that stops reading can't hold its unsent messages forever.
 #include "server/rpc/open_streams.h"
 
 #include <grpcpp/grpcpp.h>
@@ -19,7 +19,7 @@ namespace sis {
 namespace {
 
 constexpr int kSlots = 4;
-// Several messages.
+// Positions of several messages.
 constexpr int kPositions = 200'000;
 
 class OpenStreamsTest : public testing::Test {
@@ -31,7 +31,7 @@ class OpenStreamsTest : public testing::Test {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
-    // Nothing is taken for a client that doesn't read, but for 64 KiB.
+    // gRPC buffers only 64 KiB for a client that doesn't read.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
@@ -46,7 +46,7 @@ class OpenStreamsTest : public testing::Test {
     request.add_slices()->mutable_sequence()->set_id("a");
     return request;
   }
-  // Whether a fetch has the sequence, so that it can't be evicted.
+  // Returns true if a fetch holds the sequence, so that it can't be evicted.
   bool IsHeld() {
     const auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
     return sequence.use_count() > 2;  // the run, and this
@@ -54,7 +54,7 @@ class OpenStreamsTest : public testing::Test {
   static void WaitFor(const std::function<bool()>& done) {
     while (!done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // Sends this request over and over, and reads no answer but the first.
+  // Sends this request repeatedly, and reads only the first response.
   template <typename Request, typename Response>
   void ExpectCancelled(grpc::ClientReaderWriter<Request, Response>& stalled,
                        const Request& request) {
@@ -64,7 +64,7 @@ class OpenStreamsTest : public testing::Test {
     });
     Response response;
     EXPECT_TRUE(stalled.Read(&response));
-    // Until an answer has to wait for the client, nothing is late.
+    // No write is late until a response waits for the client.
     WaitFor([&] {
       cache_.clock.Advance(OpenStreams::kPatience + absl::Seconds(1));
       streams_.CancelStalled();
@@ -100,13 +100,13 @@ TEST_F(OpenStreamsTest, AFetchThatNobodyReadsLetsGoOfItsSequences) {
   WaitFor([&] { return IsHeld(); });
   cache_.clock.Advance(OpenStreams::kPatience);
   streams_.CancelStalled();
-  // Not yet: the stream goes on.
+  // It is not late yet, so the stream continues.
   v1::FetchTopKResponse response;
   EXPECT_TRUE(stalled->Read(&response));
   EXPECT_GT(response.slices(0).blocks_size(), 0);
   EXPECT_TRUE(IsHeld());
 
-  // The next write waits for a client that reads no more; until it has begun, nothing is late.
+  // The next write waits for the client. No write is late before it begins.
   WaitFor([&] {
     cache_.clock.Advance(OpenStreams::kPatience + absl::Seconds(1));
     streams_.CancelStalled();
@@ -123,7 +123,7 @@ TEST_F(OpenStreamsTest, AnAppendWhoseAcksNobodyReadsEnds) {
   v1::AppendRequest header;
   *header.mutable_header() = HeaderOf(*run_);
   EXPECT_TRUE(stalled->Write(header));
-  // Refused one by one: an ack is longer than the entry.
+  // Every entry is refused, so that acks are longer than entries.
   v1::AppendRequest batch;
   for (int i = 0; i < 10'000; ++i) batch.mutable_batch()->add_entries();
   ExpectCancelled(*stalled, batch);

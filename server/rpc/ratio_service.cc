@@ -41,7 +41,7 @@ v1::RunRef RunOf(const v1::GetRunRequest& request) {
   return newest;
 }
 
-// The most entries of one list.
+// Maximum number of entries in one list.
 constexpr uint32_t kMaxListed = 1000;
 
 absl::Status CheckLimit(uint32_t limit) {
@@ -49,7 +49,7 @@ absl::Status CheckLimit(uint32_t limit) {
   return absl::InvalidArgumentError(absl::StrCat("limit: ", limit, " is above ", kMaxListed));
 }
 
-// Counts as a call until its answer has been sent. Owns itself.
+// Counts as a call until its response has been sent. Deletes itself.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
   explicit UnaryCall(OpenStreams& streams) : call_(streams) { order_.HandOn(); }
@@ -119,7 +119,7 @@ absl::Status ListSteps(const Resources&, Run& run, const v1::ListStepsRequest& r
   const std::optional<uint64_t> after =
       request.has_after() ? std::optional(request.after()) : std::nullopt;
   const size_t limit = request.limit() == 0 ? kMaxListed : request.limit();
-  // One more says whether there are more.
+  // One more than the limit shows whether there are more.
   std::vector<StepLedger::Step> listed = run.steps().List(after, limit + 1);
   response.set_more(listed.size() > limit);
   listed.resize(std::min(listed.size(), limit));
@@ -159,7 +159,7 @@ absl::Status ListSequences(const Resources&, Run& run, const v1::ListSequencesRe
     after = *std::move(name);
   }
   const size_t limit = request.limit() == 0 ? kMaxListed : request.limit();
-  // One more says whether there are more.
+  // One more than the limit shows whether there are more.
   std::vector<SequenceDescription> listed = run.ListSequences(after, limit + 1);
   response.set_more(listed.size() > limit);
   listed.resize(std::min(listed.size(), limit));
@@ -271,7 +271,7 @@ class RatioService final : public v1::RatioService::CallbackService {
     return new FetchStream(*context, resources_, *request);
   }
 
-  // Begins a unary call: calls start(caller, finish), unless the caller may not call the method.
+  // Begins a unary call. Calls start(caller, finish) if the caller may call the method.
   template <typename Start>
   Unary* Begin(const char* method, const Context& context, const Start& start) {
     const RpcTimer timer(resources_.metrics, method);

@@ -1,6 +1,5 @@
-// gRPC runs the reactions of a stream one after the other, on any thread. ThreadSanitizer can't see
-// what orders them, as gRPC is not instrumented: here the order is said in a way that it
-// understands.
+// Shows ThreadSanitizer the order of a stream's reactions. gRPC runs them one after the other, on
+// any thread, but is not instrumented.
 #pragma once
 
 #include <atomic>
@@ -9,9 +8,10 @@ namespace sis {
 
 class ReactionOrder {
  public:
-  // First thing in a reaction.
+  // Must be called first in a reaction.
   void Begin() const { reactions_.load(std::memory_order_acquire); }
-  // Before the next operation is started: the object may change hands, or be gone, from then on.
+  // Must be called before the next operation is started. From then on another thread may use or
+  // delete the object.
   void HandOn() { reactions_.fetch_add(1, std::memory_order_release); }
 
  private:

@@ -1,4 +1,4 @@
-// What all calls of a server share.
+// Objects that all calls of a server share.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -20,21 +20,21 @@ namespace sis {
 
 class Backend;
 
-// Says who calls, or why whoever it is may not call the method of this name.
+// Returns the caller, or the error if the caller may not call `method`.
 using Authorize = std::function<absl::StatusOr<Caller>(const grpc::CallbackServerContext& context,
                                                        absl::string_view method)>;
 
-// All that is referred to must outlive the calls.
+// All referenced objects must outlive the calls.
 struct Resources {
   StoredRuns& runs;
   const Backend& backend;
-  WorkerPool& workers;  // that evaluate
+  WorkerPool& workers;  // for Evaluate
   StoreThreads& store_threads;
   OpenStreams& streams;
   RpcMetrics& metrics;
   ServerStatus& status;
   Authorize authorize;
-  // Of calls whose clients set none (server/rpc/call_deadline.h).
+  // For calls whose clients set none (server/rpc/call_deadline.h).
   absl::Duration default_deadline = absl::InfiniteDuration();
 };
 

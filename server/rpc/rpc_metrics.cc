@@ -6,7 +6,7 @@
 namespace sis {
 namespace {
 
-// From a control call to a whole step.
+// From a control call to a whole step, in seconds.
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
 
@@ -15,7 +15,7 @@ const char* TypeOf(const google::protobuf::MethodDescriptor& method) {
   return method.server_streaming() ? "server_stream" : "unary";
 }
 
-// As the gRPC libraries' own metrics have them.
+// Returns the labels that gRPC's own metrics use.
 std::map<std::string, std::string> LabelsOf(const std::string& name) {
   return {{"grpc_type", TypeOf(MethodNamed(name))},
           {"grpc_service", Methods().full_name()},
@@ -53,7 +53,7 @@ RpcMetrics::RpcMetrics(prometheus::Registry& registry)
                        .Name("grpc_server_handling_seconds")
                        .Help("Time from the start of an RPC to its end.")
                        .Register(registry)) {
-  // From 0 on, so that the first one of a kind is seen as an increase.
+  // Exports zeros from the start, so that Prometheus sees the first count as an increase.
   for (int i = 0; i < Methods().method_count(); ++i) {
     const std::string& method = Methods().method(i)->name();
     rpcs_started_.Add(LabelsOf(method));

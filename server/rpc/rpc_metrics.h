@@ -1,5 +1,4 @@
-// The methods of sis.v1.RatioService, and counts and times of their calls for Prometheus.
-// docs/metrics.md says what each means.
+// Counts and times calls by method for Prometheus. docs/metrics.md describes the metrics.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -19,13 +18,13 @@
 
 namespace sis {
 
-// As protobuf describes them.
+// Returns protobuf's description of all methods.
 inline const google::protobuf::ServiceDescriptor& Methods() {
   return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
       "sis.v1.RatioService");
 }
 
-// There must be one of this name.
+// The method must exist.
 inline const google::protobuf::MethodDescriptor& MethodNamed(const std::string& name) {
   return *Methods().FindMethodByName(name);
 }
@@ -38,7 +37,7 @@ class RpcMetrics {
   RpcMetrics(const RpcMetrics&) = delete;
   RpcMetrics& operator=(const RpcMetrics&) = delete;
 
-  // RPCs that have ended, and those of them that ended with an error.
+  // Return the number of ended RPCs, and of those that ended with an error.
   int64_t rpcs() const { return rpcs_ended_; }
   int64_t failed_rpcs() const { return rpcs_failed_; }
 

@@ -32,7 +32,7 @@ TEST(RpcMetricsTest, CountsByMethodAndCode) {
   EXPECT_EQ(series.at("grpc_server_handling_seconds_bucket" + evaluate + ",le=\"0.005\"}"), 2);
 }
 
-// All methods of the API are there from the start, by their type.
+// All methods of the API are exported from the start, with their type.
 TEST(RpcMetricsTest, KnowsTheMethods) {
   prometheus::Registry registry;
   const RpcMetrics metrics(registry);

@@ -58,7 +58,7 @@ Activity ServerStatus::Now() {
 void ServerStatus::Sample() {
   WriterLock lock(mutex_);
   history_.push_back(Now());
-  // One less: an answer has one of now besides.
+  // Keeps one sample less, because a response adds the current one.
   if (history_.size() >= kSamples) history_.pop_front();
 }
 

@@ -1,4 +1,4 @@
-// The server itself, as GetServer tells it.
+// Status and history of the server for GetServer.
 #pragma once
 
 #include <chrono>
@@ -17,17 +17,17 @@
 
 namespace sis {
 
-// Thread-safe. What it is given must outlive it.
+// Thread-safe. All arguments must outlive the object.
 class ServerStatus {
  public:
-  // What does not change.
+  // Server properties that are fixed at startup.
   struct Identity {
     std::string version;
     std::string backend;
     std::string store;
     bool shared_store = false;
   };
-  // How often Sample is to be called, and how many samples are kept.
+  // Period at which Sample must be called, and number of samples kept.
   static constexpr std::chrono::seconds kSamplePeriod{5};
   static constexpr size_t kSamples = 360;
 
@@ -35,13 +35,13 @@ class ServerStatus {
 
   void SetIdentity(Identity identity) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds to the history.
+  // Adds a sample to the history.
   void Sample() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::GetServerResponse Describe() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Activity = v1::GetServerResponse::Activity;
-  // Of all runs that are here, and of those that have gone.
+  // Returns the activity of all runs, including deleted ones.
   Activity Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RunRegistry& registry_;
@@ -53,9 +53,9 @@ class ServerStatus {
   Identity identity_ ABSL_GUARDED_BY(mutex_);
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Activity> history_ ABSL_GUARDED_BY(mutex_);
-  // Of the runs that were there at the last look: a run's counters would go with it.
+  // The counters of the runs at the last sample. Keeps the counters of runs that are deleted since.
   std::map<const RunCounters*, std::shared_ptr<RunCounters>> counted_ ABSL_GUARDED_BY(mutex_);
-  Activity departed_ ABSL_GUARDED_BY(mutex_);  // counted by runs that have gone
+  Activity departed_ ABSL_GUARDED_BY(mutex_);  // of deleted runs
 };
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-// What GetServer says of a server that comes and goes through its runs.
+// GetServer's history while runs are created and deleted.
 #include "server/rpc/server_status.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_F(ServerStatusTest, CountsOverAllRunsAndForgetsNoneThatWent) {
   EXPECT_EQ(Now().ingested_positions(), 12);
   EXPECT_EQ(Now().ingested_bytes(), 120);
 
-  // A later incarnation counts on; a deleted run's counts stay, those of its last moment too.
+  // A later incarnation continues the counts. A deleted run's counts stay, to the last one.
   const std::shared_ptr<sis::Run> later = cache_.CreateRun("a", SmallConfig(), 2);
   Count(*later, 2, 0);
   EXPECT_EQ(Now().evaluated_positions(), 15);

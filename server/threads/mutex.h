@@ -1,8 +1,8 @@
 // A reader-writer lock with Abseil's thread annotations that ThreadSanitizer can see.
 //
-// absl::Mutex is neither instrumented nor intercepted in the builds that distributions ship: under
-// ThreadSanitizer everything that it guards looks like a race in our code. std::shared_mutex calls
-// pthread, which ThreadSanitizer intercepts.
+// In the builds of distributions absl::Mutex is neither instrumented nor intercepted, so that
+// ThreadSanitizer reports a race for everything that it guards. std::shared_mutex calls pthread,
+// which ThreadSanitizer intercepts.
 #pragma once
 
 #include <shared_mutex>
@@ -17,13 +17,13 @@ class ABSL_LOCKABLE Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  // The names that std::condition_variable_any wants.
+  // The names that std::condition_variable_any requires.
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
   void unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
   void lock_shared() ABSL_SHARED_LOCK_FUNCTION() { mutex_.lock_shared(); }
   void unlock_shared() ABSL_UNLOCK_FUNCTION() { mutex_.unlock_shared(); }
 
-  // Tells the analysis what it can't see; checks nothing.
+  // Asserts to the static analysis that the lock is held. Checks nothing.
   void AssertReaderHeld() const ABSL_ASSERT_SHARED_LOCK() {}
 
  private:

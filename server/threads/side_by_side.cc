@@ -9,10 +9,10 @@
 namespace sis {
 namespace {
 
-// Outlives the call in workers that come too late.
+// Shared with workers that start after the call has returned.
 class Helpers {
  public:
-  // Whether there is still something to help with; if so, Leave must follow.
+  // Returns true if the work has not ended. Leave must follow then.
   bool Join() {
     WriterLock lock(mutex_);
     if (over_) return false;
@@ -24,7 +24,7 @@ class Helpers {
     --helping_;
     changed_.notify_one();
   }
-  // From now on nobody joins. Returns when all have left.
+  // Refuses further helpers. Returns when all have left.
   void End() {
     WriterLock lock(mutex_);
     over_ = true;

@@ -1,4 +1,4 @@
-// Work in which idle workers help.
+// Shares work with idle workers.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace sis {
 
-// Calls work(0) here, and each of work(1) to work(lanes - 1) on a worker that comes to it before
-// work(0) returns; returns when all these have. Lanes share parts out among each other, and return
-// when there are none left: so nobody waits for a worker that is busy elsewhere, and a worker may
-// call it as well. To others it counts as work of that run. `workers` may be null if there is one
-// lane.
+// Calls work(0) in this thread, and work(1) to work(lanes - 1) each on a worker that becomes idle
+// before work(0) returns. Returns when all of these calls have. The lanes must distribute the work
+// among themselves, and return when none is left. So no thread waits for a busy worker, and a
+// worker may call this function too. The helping counts as work of `run_id`. `workers` may be null
+// if `lanes` is 1.
 void SideBySide(WorkerPool* workers, const std::string& run_id, size_t lanes,
                 absl::FunctionRef<void(size_t lane)> work);
 

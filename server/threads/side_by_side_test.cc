@@ -14,7 +14,7 @@ namespace {
 
 TEST(SideBySideTest, IdleWorkersHelp) {
   WorkerPool workers(2);
-  std::latch all_started(3);  // passed only if three work at once
+  std::latch all_started(3);  // passed only if three threads work concurrently
   std::vector<int> called(3);
   SideBySide(&workers, "run", 3, [&](size_t lane) {
     all_started.arrive_and_wait();

@@ -1,4 +1,4 @@
-// A clock for what lasts: deadlines, patience, latencies.
+// A steady clock for deadlines and latencies.
 #pragma once
 
 #include <chrono>
@@ -8,9 +8,9 @@
 
 namespace sis {
 
-// What absl::Now() said when this was first called, and what has passed since. It never jumps,
-// whoever sets the machine's clock meanwhile, so it may differ from absl::Now(): times that people
-// or other processes see, or that outlive the process, are absl::Now()'s.
+// Returns absl::Now() of the first call plus the time since then. It never jumps, even if the
+// machine's clock is set, and may therefore differ from absl::Now(). Use absl::Now() for times that
+// people or other processes see, or that outlive the process.
 inline absl::Time SteadyNow() {
   struct Start {
     absl::Time time = absl::Now();

@@ -1,4 +1,4 @@
-// Where calls go that may wait for a store.
+// Threads for calls that may wait for a store.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,8 @@
 
 namespace sis {
 
-// gRPC's own threads must not wait; without a durable store nothing does, and all runs where it is.
+// gRPC's own threads must not wait. Without a durable store no call waits, so work runs in the
+// calling thread.
 class StoreThreads {
  public:
   explicit StoreThreads(int threads) {

@@ -59,7 +59,7 @@ void WorkerPool::Run() {
     {
       WriterLock lock(mutex_);
       while (!stopping_ && turns_.empty() && when_idle_.empty()) changed_.wait(mutex_);
-      // Work at hand elsewhere may still schedule more; its own thread runs that.
+      // Work that still runs in another thread may schedule more, which that thread then runs.
       if (stopping_ && turns_.empty()) return;
       work = Next();
     }

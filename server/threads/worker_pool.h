@@ -1,4 +1,4 @@
-// Threads for work that is too long for gRPC's own.
+// A thread pool for work that is too long for gRPC's own threads.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +15,10 @@
 
 namespace sis {
 
-// Runs take turns: while several have work waiting, one piece of each is started before a second of
-// any. The work of one run is started first come, first served. So a run waits for at most one
-// piece of every other run, however much those have scheduled. Thread-safe. The destructor runs
-// what is scheduled, then joins; what waits for idleness it drops.
+// Runs take turns: while several runs have scheduled work, the pool starts one work unit of each
+// before a second one of any. Units of one run are started in the order of scheduling. So a run
+// waits for at most one unit of every other run. Thread-safe. The destructor runs all scheduled
+// work, drops work that waits for idleness, and joins the threads.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);
@@ -28,9 +28,9 @@ class WorkerPool {
 
   size_t threads() const { return threads_.size(); }
 
-  // Work that takes long should do a piece and schedule the rest: other runs then have their turn.
+  // Long work should do one unit and schedule the rest, so that other runs get their turn.
   void Schedule(const std::string& run_id, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs when no other work waits.
+  // Runs the work when no other work waits.
   void ScheduleWhenIdle(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -40,9 +40,9 @@ class WorkerPool {
   std::function<void()> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
-  // By run id; none empty.
+  // By run id; no queue is empty.
   std::map<std::string, Queue> waiting_ ABSL_GUARDED_BY(mutex_);
-  // The runs with work waiting, the next one first.
+  // The runs with scheduled work, the next one first.
   std::deque<std::map<std::string, Queue>::iterator> turns_ ABSL_GUARDED_BY(mutex_);
   Queue when_idle_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

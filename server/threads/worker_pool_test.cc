@@ -25,7 +25,7 @@ TEST(WorkerPoolTest, OneThreadKeepsTheOrder) {
 }
 
 TEST(WorkerPoolTest, ThreadsWorkSideBySide) {
-  std::latch all_started(3);  // passed only if three run at once
+  std::latch all_started(3);  // passed only if three run concurrently
   std::atomic<int> done = 0;
   {
     WorkerPool pool(3);
@@ -110,7 +110,7 @@ TEST(WorkerPoolTest, TheDestructorRunsWhatIsScheduled) {
   EXPECT_EQ(done, 500);
 }
 
-// What was scheduled while the only thread was busy, in the order in which it is then run.
+// Schedules work while the only thread is busy. Returns the order in which it runs.
 std::vector<std::string> OrderOf(const std::vector<std::string>& scheduled) {
   std::vector<std::string> order;
   std::latch busy(1);
@@ -134,7 +134,7 @@ TEST(WorkerPoolTest, NoRunStartsTwiceWhileAnotherWaits) {
   std::mt19937 random(1);
   for (int round = 0; round < 50; ++round) {
     std::vector<std::string> scheduled;
-    // One run floods the pool, as one that evaluates everything at once would.
+    // One run floods the pool with units.
     for (int i = 0; i < 100; ++i) {
       scheduled.push_back(random() % 2 == 0 ? "flood" : std::string(1, 'a' + random() % 5));
     }
