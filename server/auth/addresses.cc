@@ -17,7 +17,7 @@ bool IsLocal(absl::string_view address) {
   absl::ConsumePrefix(&address, "///");
   const absl::string_view host = address.substr(0, address.rfind(':'));
   if (host == "localhost" || host == "[::1]") return true;
-  // 127.0.0.1 and the like, but no name that begins so.
+  // Accepts addresses such as 127.0.0.1, but no host name that begins with "127.".
   return absl::StartsWith(host, "127.") &&
          host.find_first_not_of("0123456789.") == absl::string_view::npos;
 }

@@ -1,4 +1,4 @@
-// No address of another machine passes for one of this machine, whatever it looks like.
+// No address of another machine is mistaken for one of this machine.
 #include <netdb.h>
 #include <netinet/in.h>
 
@@ -16,7 +16,7 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// Whether the system reads it as the number of an interface other than the loopback one.
+// Returns true if the system parses the host as a numeric address outside the loopback interface.
 bool IsElsewhere(const std::string& host) {
   addrinfo hints = {};
   hints.ai_flags = AI_NUMERICHOST;
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(sis::IsLocal(address) && absl::StartsWith(address, "unix"));
   } else if (sis::IsLocal(address)) {
     Require(!IsElsewhere(host.substr(host.find_last_of(":/") + 1)));
-    // In front of or behind it stands no other machine.
+    // No other machine before or after the host.
     Require(!sis::IsLocal(absl::StrCat(host, ".example.org:50051")));
     Require(!sis::IsLocal(absl::StrCat(host, ":50051,10.0.0.1:50051")));
     Require(!sis::IsLocal(absl::StrCat("//10.0.0.1/", host, ":50051")));

@@ -1,4 +1,4 @@
-// How a server is protected: what its flags say.
+// The security flags of a server.
 #pragma once
 
 #include <optional>
@@ -18,25 +18,25 @@ struct AuthOptions {
   std::string tls_key = {};
   // The authority that signs certificates of clients; empty: clients need no certificate.
   std::string tls_client_ca = {};
-  // What a proxy in front shows clients, looked at for its end only; empty: there is none, or it
-  // has no certificate.
+  // The certificate of a proxy in front. Only its expiry is read, for a metric. Empty: none.
   std::string proxy_certificate = {};
   // The file of server/auth/identities.h, read again when it changes; empty: none.
   std::string identities = {};
-  // Role of clients with a certificate that `identities` doesn't name; unset: they are refused.
+  // Role of clients whose certificate `identities` doesn't name; unset: such clients are refused.
   std::optional<Role> certificate_role = {};
-  // Serves everybody who can reach it.
+  // True to serve everybody who can connect.
   bool insecure = false;
-  // How often the files are looked at. gRPC takes whole seconds.
+  // Period of checks of the files. gRPC uses whole seconds.
   absl::Duration reload_interval = absl::Seconds(10);
 
   bool has_tls() const { return !tls_certificate.empty(); }
-  // Whether callers have to say who they are.
+  // Returns true if callers must authenticate.
   bool asks() const { return !identities.empty() || certificate_role.has_value(); }
 };
 
-// InvalidArgument if flags contradict each other, or if other machines could connect to one of the
-// addresses and neither TLS and identities nor --insecure are given. Says which flags would help.
+// Returns InvalidArgument if flags contradict each other, or if other machines can connect to one
+// of the addresses without TLS and authentication, and --insecure is not given. The message names
+// the missing flags.
 absl::Status CheckSecurity(const AuthOptions& options, std::span<const std::string> addresses);
 
 }  // namespace sis

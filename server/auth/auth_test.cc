@@ -1,4 +1,4 @@
-// What stands in a file of identities, who may call what, and which addresses are safe.
+// The file of identities, permissions of roles, and safe addresses.
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ TEST(IdentitiesTest, FindsWhatTheFileNames) {
       "\n"
       "token 0123456789abcdef alice trainer\n"
       "  token\tfedcba9876543210\talice viewer  \r\n"
-      // Of "0123456789abcdef0123456789abcdef".
+      // The digest of "0123456789abcdef0123456789abcdef".
       "sha256 3EB1BD439947eb762998e566ccc2e099c791118b2f40579cc4f7da2b5061b7f9 bob worker\n"
       "certificate node-1.example.org carol admin");
   ASSERT_TRUE(identities.ok()) << identities.status();
@@ -44,7 +44,7 @@ TEST(IdentitiesTest, ADigestStandsForItsToken) {
   ASSERT_TRUE(identities.ok()) << identities.status();
   ASSERT_NE(identities->FindToken("0123456789abcdef"), nullptr);
   EXPECT_EQ(*identities->FindToken("0123456789abcdef"), (Identity{"bob", Role::kWorker}));
-  // Who can read the file has no token.
+  // A digest, which a reader of the file knows, is no valid token.
   EXPECT_EQ(
       identities->FindToken("9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f"),
       nullptr);

@@ -16,20 +16,21 @@
 
 namespace sis {
 
-// Thread-safe. A call costs a SHA-256 of its token, a look-up, and a lock that readers share.
+// Thread-safe. A call costs a SHA-256 of its token, a look-up, and a shared lock.
 class Authenticator {
  public:
-  // Reads the file of identities, if there is one: InvalidArgument if it can't be read or
-  // understood.
+  // Reads the file of identities, if there is one. Returns InvalidArgument if it can't be read or
+  // parsed.
   static absl::StatusOr<std::unique_ptr<Authenticator>> Make(const AuthOptions& options);
 
-  // Unauthenticated unless the call has a valid token, or else its connection a certificate that is
-  // known; PermissionDenied if the role does not suffice for the method of RatioService. Where
-  // nobody is asked, everybody is an admin without a name.
+  // Returns the identity of the caller. Returns Unauthenticated unless the call has a valid token
+  // or, without a token, the connection a known certificate; PermissionDenied if the role does not
+  // suffice for the method of RatioService. Without authentication everybody is an admin without a
+  // name.
   absl::StatusOr<Identity> Authorize(const grpc::CallbackServerContext& context,
                                      absl::string_view method) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Reads the file again, and says whether it differs. After an error all is as before.
+  // Reads the file again, and returns true if it has changed. After an error nothing has changed.
   absl::StatusOr<bool> Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -41,8 +42,8 @@ class Authenticator {
   bool asks_ = false;
 
   mutable Mutex mutex_;
-  std::string text_ ABSL_GUARDED_BY(mutex_);  // of the file, when it was read last
-  // Replaced, never changed. Null without a file.
+  std::string text_ ABSL_GUARDED_BY(mutex_);  // the file's text, when it was last read
+  // Immutable; a reload replaces the object. Null without a file.
   std::shared_ptr<const Identities> identities_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -13,10 +13,10 @@
 namespace sis {
 namespace {
 
-// Ours is a token at most.
+// Our clients send a token at most.
 constexpr int kMaxMetadataBytes = 16 << 10;
 
-// Linking the library of reflection is enough for every server to have it.
+// Removes reflection, which every server gets if the library is linked.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -46,7 +46,7 @@ void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& build
   }
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(limits.silence));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(limits.answer_within));
-  // Also where no call is open.
+  // Pings even if no call is open.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   if (!limits.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
 }

@@ -1,4 +1,4 @@
-// What a connection may cost before any method is called.
+// Limits of connections.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -10,20 +10,21 @@
 namespace sis {
 
 struct ConnectionLimits {
-  // Calls of one connection at a time; others wait in the client.
+  // Maximum number of concurrent calls of one connection; others wait in the client.
   int max_streams_per_connection = 1024;
   // Memory of connections, and of messages being received or answered, in bytes. Above it, gRPC
   // closes idle connections and ends calls: UNAVAILABLE or RESOURCE_EXHAUSTED.
   int64_t grpc_memory_bytes = int64_t{4} << 30;
-  // A client must reconnect after this time; calls of the old connection run to their end.
+  // Maximum age of a connection. The client must then reconnect; its calls run to their end.
   absl::Duration max_connection_age = absl::InfiniteDuration();
-  // Clients may ping once in so long. One that has pinged too soon three times is cut off.
+  // Minimum time between two pings of a client. A client that violates it three times is
+  // disconnected.
   absl::Duration ping_interval = absl::Seconds(20);
   // The server pings a client that was silent for `silence`. The connection ends if no answer
   // comes within `answer_within`, because a vanished machine does not close its connections.
   absl::Duration silence = absl::Minutes(2);
   absl::Duration answer_within = absl::Minutes(1);
-  // grpc.reflection: what the service's methods are, for everybody who can connect.
+  // True to serve grpc.reflection, the list of methods, to everybody who can connect.
   bool reflection = false;
 };
 

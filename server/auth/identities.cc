@@ -15,9 +15,9 @@
 namespace sis {
 namespace {
 
-// Shorter ones can be guessed, and are most likely a field in the wrong place.
+// Shorter tokens can be guessed, and are probably another field in the wrong place.
 constexpr size_t kLeastTokenBytes = 16;
-// As labels of a run.
+// The same limit as for a run's labels.
 constexpr size_t kMostIdentityBytes = 256;
 
 absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }

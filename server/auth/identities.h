@@ -1,4 +1,4 @@
-// Who there is: a file of tokens and names of certificates, each with an identity and a role.
+// The file of identities: tokens and certificate names, each with an identity and a role.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace sis {
 
-// InvalidArgument says what keeps it from being an identity, which owns runs: must be 1 to 256
-// bytes of visible ASCII, perhaps with spaces between.
+// Returns InvalidArgument unless the name has 1 to 256 bytes of visible ASCII, with single or
+// several spaces only between them. Identities own runs.
 absl::Status CheckIdentity(absl::string_view name);
 
-// Several tokens, of several roles, may share the identity.
+// Several tokens, even with different roles, may share an identity.
 struct Identity {
   std::string name;
   Role role;
@@ -32,10 +32,10 @@ struct Identity {
 // with spaces or tabs between; what follows # at the start of a line is a comment.
 class Identities {
  public:
-  // InvalidArgument names the line. No message holds a token.
+  // Returns InvalidArgument, naming the line, for an invalid file. No message contains a token.
   static absl::StatusOr<Identities> Parse(absl::string_view text);
 
-  // Null if there is none such. What the time tells is about the token's SHA-256 only.
+  // Returns null if there is no such token. The duration depends on the token's SHA-256 only.
   const Identity* FindToken(absl::string_view token) const;
   const Identity* FindCertificate(absl::string_view name) const;
 

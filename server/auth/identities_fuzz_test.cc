@@ -1,5 +1,5 @@
-// Any bytes as a file of identities: an error that names a line and no token, or just those who
-// stand in it.
+// Any bytes as a file of identities give either exactly its identities, or an error that names a
+// line and contains no token.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -17,7 +17,7 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// The fields of every line that is neither empty nor a comment.
+// Returns the fields of every line that is neither empty nor a comment.
 std::vector<std::vector<std::string>> Lines(absl::string_view text) {
   std::vector<std::vector<std::string>> lines;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(absl::IsInvalidArgument(identities.status()));
     for (const std::vector<std::string>& line : lines) {
       for (const std::string& field : line) {
-        // Whatever is long enough to be a token, wherever it stands.
+        // Every field that is long enough to be a token.
         if (field.size() >= 16) Require(!absl::StrContains(identities.status().message(), field));
       }
     }

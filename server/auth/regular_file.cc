@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
 
   constexpr size_t kPiece = size_t{64} << 10;
   std::string text;
-  // The size that fstat tells may be 0, as in /proc, and another a moment later.
+  // The size from fstat may be 0, as in /proc, or change in the meantime.
   for (size_t size = 0;;) {
     text.resize(size + std::min(kPiece, most_bytes + 1 - size));
     const ssize_t count = read(file, text.data() + size, text.size() - size);

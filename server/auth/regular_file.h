@@ -1,4 +1,4 @@
-// What small files hold: of those that operators and users name.
+// Reads small files that operators and users name.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace sis {
 
-// More than any certificate, list of authorities, token, list of identities or configuration has.
+// Larger than any certificate, list of authorities, token, list of identities or configuration.
 inline constexpr size_t kMostFileBytes = size_t{16} << 20;
 
-// The whole file. InvalidArgument says that "PATH can't be read", and why: it isn't there, isn't a
-// regular file, or has more than `most_bytes`. Never waits for somebody to write, as at a FIFO, and
-// never reads on for ever, as of a device: a file that was right may be replaced by anything.
+// Returns the whole file. Returns InvalidArgument, "PATH can't be read" with the reason, if it
+// doesn't exist, is not a regular file, or has more than `most_bytes`. Never blocks on a FIFO, and
+// never reads a device without end, even if these replace a valid file.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path,
                                             size_t most_bytes = kMostFileBytes);
 

@@ -1,4 +1,4 @@
-// How it went when files that clients depend on were read again.
+// Reloads files, and reports failures.
 #pragma once
 
 #include <atomic>
@@ -10,18 +10,18 @@
 
 namespace sis {
 
-// Of one kind of files. Reload is for one thread, failed for all.
+// Reloads one kind of files. Reload must be called by one thread; failed is thread-safe.
 class Reloads {
  public:
-  // `read` reads them, and returns whether they hold something else than before.
+  // `read` reads the files, and returns true if their content has changed.
   Reloads(std::string what, std::function<absl::StatusOr<bool>()> read)
       : what_(std::move(what)), read_(std::move(read)) {}
 
-  // Reads them, and says on stderr what comes of it where that is news.
+  // Reads the files. Logs changes, and new errors, to stderr.
   void Reload();
 
   const std::string& what() const { return what_; }
-  // Whether what is in use is older than the files, as these make no sense.
+  // Returns true if the files are invalid, so that an earlier version is in use.
   bool failed() const { return failed_; }
 
  private:

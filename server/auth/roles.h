@@ -9,7 +9,7 @@
 
 namespace sis {
 
-// Each may do what those before it may.
+// Each role includes the permissions of the ones before it.
 enum class Role { kViewer, kWorker, kTrainer, kAdmin };
 
 inline constexpr std::array<std::pair<absl::string_view, Role>, 4> kRoleNames = {{
@@ -30,9 +30,9 @@ constexpr absl::string_view NameOf(Role role) {
   return kRoleNames[static_cast<size_t>(role)].first;
 }
 
-// The least role that may call each method of RatioService, with runs of its own. A method that is
-// not here is refused to everybody. Beyond the table: only from kTrainer on CreateRun supersedes an
-// incarnation that is there.
+// The lowest role that may call each method of RatioService on its own runs. Methods that are
+// missing here are refused to everybody. In addition, only kTrainer and above may supersede an
+// incarnation by CreateRun.
 inline constexpr std::array<std::pair<absl::string_view, Role>, 15> kRequiredRoles = {{
     {"GetRun", Role::kViewer},
     {"ListRuns", Role::kViewer},
@@ -42,7 +42,7 @@ inline constexpr std::array<std::pair<absl::string_view, Role>, 15> kRequiredRol
     {"InspectRun", Role::kViewer},
     {"InspectSequence", Role::kViewer},
     {"ListSequences", Role::kViewer},
-    // A worker's client opens a run again that the server has lost.
+    // A worker's client creates a run again that the server has lost.
     {"CreateRun", Role::kWorker},
     {"Append", Role::kWorker},
     {"FetchTopK", Role::kTrainer},

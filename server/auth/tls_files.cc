@@ -22,7 +22,7 @@
 namespace sis {
 namespace {
 
-// How often gRPC looks at the copies, which are in memory.
+// Period of gRPC's checks of the copies, which are in memory.
 constexpr unsigned kLookSeconds = 1;
 
 template <auto kFree>
@@ -40,12 +40,12 @@ absl::Status Wrong(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-// Refers to the text.
+// Returns a view of the text.
 Bio Open(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// The first in the text.
+// Returns the first certificate in the text.
 absl::StatusOr<Certificate> ParseCertificate(const std::string& path, const std::string& text) {
   Certificate certificate(PEM_read_bio_X509(Open(text).get(), nullptr, nullptr, nullptr));
   if (certificate == nullptr) return Wrong(path, "no certificate in PEM");
@@ -53,7 +53,7 @@ absl::StatusOr<Certificate> ParseCertificate(const std::string& path, const std:
 }
 
 absl::StatusOr<Key> ParseKey(const std::string& path, const std::string& text) {
-  // Nobody is there to be asked for a password.
+  // Encrypted keys fail, because nobody can enter a password.
   const auto no_password = [](char*, int, int, void*) { return -1; };
   Key key(PEM_read_bio_PrivateKey(Open(text).get(), nullptr, no_password, nullptr));
   if (key == nullptr) return Wrong(path, "no private key in PEM, or one with a password");
@@ -115,7 +115,7 @@ absl::StatusOr<TlsFiles::Sound> TlsFiles::Read(const AuthOptions& options) {
 absl::Status TlsFiles::Check(const AuthOptions& options) {
   const absl::StatusOr<Sound> sound = Read(options);
   if (!sound.ok()) return sound.status();
-  // An open one may serve to its end, but no server starts with it.
+  // A running server may continue with an expired certificate, but none starts with one.
   if (sound->certificate_end >= absl::Now()) return absl::OkStatus();
   return OfFlag("tls_certificate", Wrong(options.tls_certificate, "the certificate has expired"));
 }
@@ -151,7 +151,7 @@ std::shared_ptr<grpc::ServerCredentials> TlsFiles::Credentials() const {
     tls.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   } else {
     tls.watch_root_certs();
-    // A token will do in its place, where there may be tokens.
+    // With identities, a token can replace the certificate.
     tls.set_cert_request_type(options_.identities.empty()
                                   ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                   : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
@@ -179,7 +179,7 @@ absl::Status TlsFiles::Copy::Write(absl::string_view text) {
     descriptor_ = written;
     return absl::OkStatus();
   }
-  // At once: from now on the path leads to the new one.
+  // Atomically replaces the file behind the path.
   const int replaced = dup3(written, descriptor_, O_CLOEXEC);
   absl::Status status = replaced < 0 ? Failed("dup3") : absl::OkStatus();
   close(written);

@@ -1,4 +1,4 @@
-// The files that the server's TLS is made of, as long as they make sense.
+// The files of the server's TLS, in their last valid version.
 #pragma once
 
 #include <grpcpp/security/server_credentials.h>
@@ -14,31 +14,31 @@
 
 namespace sis {
 
-// Copies in memory of what the files held when they last made sense. gRPC looks at these: it would
-// end the process over a certificate or a key that is empty, which a file is for a moment when it
-// is written in place.
+// Keeps copies of the last valid files in memory, which gRPC reads. gRPC would abort the process
+// for an empty certificate or key, and a file that is written in place is empty for a moment.
 class TlsFiles {
  public:
-  // InvalidArgument names the flag whose file is no such thing, has expired, or is not the key of
-  // the certificate.
+  // Returns InvalidArgument, naming the flag, if a file is invalid or expired, or the key doesn't
+  // match the certificate.
   static absl::Status Check(const AuthOptions& options);
 
-  // The same errors.
+  // Returns the errors of Check.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(const AuthOptions& options);
 
-  // Reads the files again. Whether they have changed. InvalidArgument, and the copies stay as they
-  // are, if a file is no such thing or key and certificate are not of each other.
+  // Reads the files again, and returns true if they have changed. Returns InvalidArgument, and
+  // keeps the copies, if a file is invalid or key and certificate don't match.
   absl::StatusOr<bool> Reload();
 
-  // When the certificate ends, or the first of several. A server that serves it longer is refused
-  // by all who connect.
+  // Returns the expiry of the certificate, the earliest of several. Clients refuse the server
+  // afterwards.
   absl::Time certificate_end() const { return certificate_end_; }
 
-  // TLS 1.2 or later, with the files, which must outlive it, as they are when a client connects.
-  // Where clients must have a certificate, those without, or with one that --tls_client_ca has not
-  // signed, can't connect.
+  // Returns credentials for TLS 1.2 or later that read the copies at each connection. The object
+  // must outlive them. If clients must have a certificate, clients without one that --tls_client_ca
+  // has signed can't connect.
   std::shared_ptr<grpc::ServerCredentials> Credentials() const;
-  // Where the copies are, for this process only. The last one is empty if clients need none.
+  // Return the paths of the copies, valid in this process only. The last one is empty if clients
+  // need no certificate.
   std::string certificate() const { return certificate_.path(); }
   std::string key() const { return key_.path(); }
   std::string client_ca() const { return texts_.client_ca.empty() ? "" : client_ca_.path(); }
@@ -55,7 +55,7 @@ class TlsFiles {
     absl::Time certificate_end;
   };
 
-  // A file in memory. Whoever opens its path finds the whole of one text.
+  // A file in memory. Opening its path always gives one complete text.
   class Copy {
    public:
     Copy() = default;
@@ -81,10 +81,10 @@ class TlsFiles {
   Copy client_ca_;
 };
 
-// InvalidArgument or NotFound if --proxy_certificate names a file that is none.
+// Returns InvalidArgument or NotFound if --proxy_certificate is not the path of a certificate.
 absl::Status CheckProxyCertificate(const AuthOptions& options);
 
-// When the first certificate of a PEM file ends.
+// Returns the expiry of the first certificate in a PEM file.
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 
 }  // namespace sis

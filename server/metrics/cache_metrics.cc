@@ -21,20 +21,20 @@ using enum prometheus::MetricType;
 
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
-// With the labels that tell it from others of its family and run.
+// A value with its labels, except that of the run.
 struct Sample {
   double value;
   Labels labels = {};
 };
 using Samples = std::vector<Sample>;
 
-// A run, or all of those that have no series of their own.
+// A run, or all runs without series of their own.
 struct Shown {
   std::string label;
   RunTotals totals;
   double bytes = 0;
   double sequences = 0;
-  std::shared_ptr<Run> run;  // null for the others
+  std::shared_ptr<Run> run;  // null for all others
   std::vector<Finding> findings = {};
 };
 
@@ -102,8 +102,7 @@ Samples RatiosBeyond(const Shown& shown) {
 
 const RunFamily kRunFamilies[] = {
     {"sis_tokens_total",
-     "Positions evaluated, once per draw, by decision and by how many policy versions they are "
-     "behind, or whether they are ahead.",
+     "Evaluated positions, once per draw, by decision and by staleness in policy versions.",
      Counter, Tokens},
     {"sis_missing_tokens_total", "Positions without a record, once per draw, by reason.", Counter,
      [](const Shown& shown) {
@@ -116,7 +115,7 @@ const RunFamily kRunFamilies[] = {
        return samples;
      }},
     {"sis_envelope_violations_total",
-     "Positions whose ratio lies above the envelope of their own set.", Counter,
+     "Positions whose ratio exceeds the envelope of their own set.", Counter,
      Sum<&LongSums::envelope_violations>},
     {"sis_deviation_nats_total", "D: sum of |log w| over scored positions.", Counter,
      Sum<&LongSums::d>},
@@ -133,10 +132,10 @@ const RunFamily kRunFamilies[] = {
      "behaviour to the current policy.",
      Counter, Sum<&LongSums::k3>},
     {"sis_total_variation_total",
-     "Sum over scored positions of the policies' total variation on the set, where asked for.",
+     "Sum over scored positions of the policies' total variation on the set, if requested.",
      Counter, Sum<&LongSums::total_variation>},
     {"sis_ratios_beyond_bound_total",
-     "Scored positions whose ratio lies below a bound under 1, or above another one.", Counter,
+     "Scored positions whose ratio is below a bound < 1, or above a bound > 1.", Counter,
      RatiosBeyond},
     {"sis_correction_tokens_total", "Scored positions, by correction of the ratio.", Counter,
      OfCorrections<&CorrectionTotals::positions>},
@@ -150,8 +149,9 @@ const RunFamily kRunFamilies[] = {
      OfCorrections<&CorrectionTotals::weight_squared>},
     {"sis_correction_abs_log_weight_nats_total", "Sum of |log weight| where it is not 0.", Counter,
      OfCorrections<&CorrectionTotals::abs_log_weight>},
-    {"sis_correction_gradient_mass_total", "Sum of |weight * advantage|, where there are any.",
-     Counter, OfCorrections<&CorrectionTotals::gradient_mass>},
+    {"sis_correction_gradient_mass_total",
+     "Sum of |weight * advantage|, if the request has advantages.", Counter,
+     OfCorrections<&CorrectionTotals::gradient_mass>},
     {"sis_prefix_tokens_total", "Scored positions of evaluations with a prefix curve.", Counter,
      OfPrefixes<&PrefixTotals::positions>},
     {"sis_prefix_expected_acceptance_total",
@@ -161,7 +161,7 @@ const RunFamily kRunFamilies[] = {
      "Sum of the residual mass if only the top_k most probable slots were used.", Counter,
      OfPrefixes<&PrefixTotals::residual_mass>},
     {"sis_uncounted_tokens_total",
-     "Positions evaluated that are not in their step's totals, for want of room.", Counter,
+     "Evaluated positions that their step's totals omit, because these are out of memory.", Counter,
      [](const Shown& shown) {
        const StepLedger::Uncounted& uncounted = shown.totals.uncounted;
        const auto sample = [](int64_t positions, const char* totals) {
@@ -174,7 +174,7 @@ const RunFamily kRunFamilies[] = {
     {"sis_ingest_positions_total", "Positions stored, re-sent ones not counted.", Counter,
      Total<&RunTotals::ingested_positions>},
     {"sis_ingest_slots_total",
-     "Used slots of blocks of which positions were stored, after cuts at the run's mass.", Counter,
+     "Used slots of blocks with stored positions, after cuts at the run's mass.", Counter,
      Total<&RunTotals::ingested_slots>},
     {"sis_ingest_bytes_total", "Bytes of accepted blocks, re-sent ones counted.", Counter,
      Total<&RunTotals::ingested_bytes>},
@@ -194,7 +194,7 @@ const RunFamily kRunFamilies[] = {
      [](const Shown& shown) {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
-         // Reasons of positions, not of sequences.
+         // These are reasons of positions, not of sequences.
          if (reason == MissingReason::kNeverArrived || reason == MissingReason::kInvalidLogProb) {
            continue;
          }
@@ -203,12 +203,11 @@ const RunFamily kRunFamilies[] = {
        }
        return samples;
      }},
-    {"sis_evicted_unread_sequences_total",
-     "Sequences evicted for good before anybody had read them.", Counter,
-     Total<&RunTotals::evicted_unread>},
+    {"sis_evicted_unread_sequences_total", "Sequences lost by eviction before anybody read them.",
+     Counter, Total<&RunTotals::evicted_unread>},
     {"sis_run_bytes", "Bytes charged to the run.", Gauge,
      [](const Shown& shown) { return Samples{{shown.bytes}}; }},
-    {"sis_run_sequences", "Sequences held.", Gauge,
+    {"sis_run_sequences", "Sequences in memory.", Gauge,
      [](const Shown& shown) { return Samples{{shown.sequences}}; }},
     {"sis_run_policy_version", "The current policy version.", Gauge,
      [](const Shown& shown) {
@@ -226,7 +225,7 @@ const RunFamily kRunFamilies[] = {
        if (shown.run == nullptr) return Samples();
        return Samples{{static_cast<double>(VerdictOf(shown.findings))}};
      }},
-    {"sis_run_findings", "1, for each rule that the run is beyond.", Gauge,
+    {"sis_run_findings", "1 for each rule that the run violates.", Gauge,
      [](const Shown& shown) {
        Samples samples;
        for (const Finding& finding : shown.findings) {
@@ -261,7 +260,8 @@ std::span<const int64_t> Counts(const RunTotals& totals) {
 const RunHistogram kRunHistograms[] = {
     {"sis_abs_log_ratio_nats", "|log w| of scored positions.", PowerBounds(kFirstNatsExponent),
      Counts<&RunTotals::abs_log_ratio_counts>, [](const auto& totals) { return totals.sums.d; }},
-    {"sis_log_envelope_nats", "The log-envelope, log M, of scored positions; 0 of negative ones.",
+    {"sis_log_envelope_nats",
+     "The log-envelope, log M, of scored positions; negative values count as 0.",
      PowerBounds(kFirstNatsExponent), Counts<&RunTotals::log_envelope_counts>,
      [](const auto& totals) { return totals.positive_log_envelope; }},
     {"sis_residual_mass_ratio", "The current policy's mass outside the set, of scored positions.",
@@ -317,15 +317,15 @@ void SortLabels(Labels& labels) {
 MetricFamilies CacheMetrics(const RunRegistry& registry) {
   MetricFamilies families = {
       Family("sis_cache_bytes", "Bytes charged to the cache.", Gauge, registry.budget().used()),
-      Family("sis_cache_budget_bytes", "The most that sis_cache_bytes may be.", Gauge,
+      Family("sis_cache_budget_bytes", "Maximum of sis_cache_bytes.", Gauge,
              registry.budget().limit()),
-      Family("sis_step_bytes", "Bytes of the totals of steps, besides sis_cache_bytes.", Gauge,
-             registry.steps_budget().used()),
-      Family("sis_runs", "Runs that are held.", Gauge, registry.size()),
-      Family("sis_runs_limit", "The most that sis_runs may be.", Gauge, registry.max_runs()),
-      Family("sis_owner_runs", "The most runs that belong to one owner.", Gauge,
+      Family("sis_step_bytes", "Bytes of the totals of steps, not included in sis_cache_bytes.",
+             Gauge, registry.steps_budget().used()),
+      Family("sis_runs", "Number of runs.", Gauge, registry.size()),
+      Family("sis_runs_limit", "Maximum of sis_runs.", Gauge, registry.max_runs()),
+      Family("sis_owner_runs", "Largest number of runs of one owner.", Gauge,
              registry.runs_of_one_owner()),
-      Family("sis_owner_runs_limit", "The most that sis_owner_runs may be.", Gauge,
+      Family("sis_owner_runs_limit", "Maximum of sis_owner_runs.", Gauge,
              registry.max_runs_per_owner())};
   const std::vector<Shown> runs = ShownRuns(registry);
   for (const RunFamily& family : kRunFamilies) {

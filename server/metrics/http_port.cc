@@ -15,10 +15,10 @@ namespace sis {
 namespace {
 
 constexpr int kThreads = 8;
-// Connections that wait for a thread.
+// Maximum number of connections that wait for a thread.
 constexpr int kMaxWaiting = 120;
 
-// Whether a request announces a body, which nobody reads.
+// Returns true if a request announces a body. The port reads no bodies.
 bool HasBody(mg_connection* connection) {
   return mg_get_request_info(connection)->content_length > 0 ||
          mg_get_header(connection, "Transfer-Encoding") != nullptr;
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Listen(const std::string& ad
 
 HttpPort::~HttpPort() {
   if (context_ == nullptr) return;
-  // CivetWeb notices every 2 s that it must stop, and whenever somebody connects.
+  // CivetWeb notices that it must stop only every 2 s, or when a client connects.
   std::atomic<bool> stopped = false;
   std::thread visitor([&] {
     const size_t colon = address_.rfind(':');

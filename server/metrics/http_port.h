@@ -1,4 +1,4 @@
-// The HTTP port: metrics for Prometheus, and the questions of probes.
+// The HTTP port for Prometheus and probes.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -17,7 +17,7 @@ struct mg_context;
 
 namespace sis {
 
-// Answers GET and HEAD, from before the service does:
+// Answers GET and HEAD, already before the service starts:
 //   /metrics  Prometheus' text format; empty before the service answers
 //   /livez    200, or 503 if the service takes no connections
 //   /readyz   200 while the service answers and accepts connections, otherwise 503
@@ -25,12 +25,12 @@ namespace sis {
 // request within a second; further connections wait. Thread-safe.
 class HttpPort {
  public:
-  // What /readyz reports of a service that answers.
+  // The answer of /readyz while the service runs.
   struct Condition {
     bool ready = true;
-    std::string what = "";  // a line for people, or nothing
+    std::string what = "";  // an explanation of one line, or empty
   };
-  // Called by several threads at once, until the port is destroyed.
+  // Called by several threads concurrently, until the port is destroyed.
   struct Service {
     std::function<std::vector<prometheus::MetricFamily>()> metrics;
     std::function<bool()> live = [] { return true; };
@@ -48,9 +48,9 @@ class HttpPort {
   // The address with the port that was picked.
   const std::string& address() const { return address_; }
 
-  // Asks `service` from now on.
+  // Uses `service` from now on.
   void StartServing(Service service) ABSL_LOCKS_EXCLUDED(mutex_);
-  // From now on the service is not ready. Its metrics are still served.
+  // Reports not ready from now on. Still serves metrics.
   void StopServing() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

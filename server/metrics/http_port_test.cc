@@ -1,4 +1,4 @@
-// The HTTP port as probes and Prometheus see it.
+// Requests of probes and Prometheus to the HTTP port.
 #include "server/metrics/http_port.h"
 
 #include <arpa/inet.h>
@@ -36,7 +36,7 @@ class HttpPortTest : public testing::Test {
     EXPECT_EQ(connect(connection, reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
     return connection;
   }
-  // Returns all bytes of the answer.
+  // Sends the request, and returns all bytes of the response.
   std::string Send(const std::string& request) const {
     const int connection = Connect();
     EXPECT_EQ(send(connection, request.data(), request.size(), MSG_NOSIGNAL), request.size());
@@ -51,7 +51,7 @@ class HttpPortTest : public testing::Test {
   std::string Get(const std::string& path) const {
     return Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"));
   }
-  // 0 if there was no answer.
+  // Returns 0 if there was no response.
   static int Status(const std::string& answer) {
     return answer.size() < 12 ? 0 : std::stoi(answer.substr(9, 3));
   }
@@ -140,7 +140,7 @@ TEST_F(HttpPortTest, NothingElseIsThere) {
   EXPECT_EQ(Status(Get("/livez")), 200);
 }
 
-// Requests that a client could send for ever.
+// Requests that a client could send without end.
 const std::string kTrickles[] = {
     "GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n",
     "POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",

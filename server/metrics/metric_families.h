@@ -1,5 +1,5 @@
-// What Prometheus is shown of what others count, read when it asks. docs/metrics.md says what each
-// metric means.
+// Metric families that are collected from other modules at each scrape. docs/metrics.md describes
+// the metrics.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -15,14 +15,14 @@ namespace sis {
 
 using MetricFamilies = std::vector<prometheus::MetricFamily>;
 
-// The cache and its runs.
+// Returns the metrics of the cache and its runs.
 MetricFamilies CacheMetrics(const RunRegistry& registry);
 
-// What a device holds of blocks.
+// Returns the metrics of the blocks in a device's memory.
 MetricFamilies DeviceCacheMetrics(const Backend& backend);
 
-// The process itself, under the names that Prometheus's client libraries use. Families that can't
-// be read on this system are left out.
+// Returns the metrics of the process, with the names that Prometheus's client libraries use. Omits
+// families that this system doesn't provide.
 MetricFamilies ProcessMetrics();
 
 template <typename Value>
@@ -35,7 +35,7 @@ prometheus::ClientMetric Metric(prometheus::MetricType type, Value value,
   return metric;
 }
 
-// Of one metric without labels.
+// Returns a family of one metric without labels.
 template <typename Value>
 prometheus::MetricFamily Family(const std::string& name, const std::string& help,
                                 prometheus::MetricType type, Value value) {

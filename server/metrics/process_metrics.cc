@@ -16,7 +16,8 @@ namespace {
 
 using enum prometheus::MetricType;
 
-// The fields of /proc/self/stat behind the name, which may hold anything: the third one is first.
+// Returns the fields of /proc/self/stat after the process name, which may contain anything. The
+// first one is field 3.
 std::vector<std::string> StatFields() {
   std::ifstream file("/proc/self/stat");
   const std::string line{std::istreambuf_iterator<char>(file), {}};
@@ -26,7 +27,7 @@ std::vector<std::string> StatFields() {
   return {std::istream_iterator<std::string>(rest), {}};
 }
 
-// Seconds since 1970-01-01; 0 if it can't be told.
+// Returns seconds since 1970-01-01; 0 if unknown.
 double BootTime() {
   std::ifstream file("/proc/stat");
   for (std::string word; file >> word;) {
@@ -53,7 +54,7 @@ MetricFamilies ProcessMetrics() {
   const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
   MetricFamilies families;
   if (const std::vector<std::string> fields = StatFields(); fields.size() > 21) {
-    // proc(5) counts them from 1, of which these are the fields from 3 on.
+    // proc(5) numbers the fields from 1; the vector begins with field 3.
     const auto field = [&](size_t number) { return std::stod(fields[number - 3]); };
     families.push_back(Family("process_cpu_seconds_total", "Processor time, of user and system.",
                               Counter, (field(14) + field(15)) / ticks));

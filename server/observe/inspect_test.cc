@@ -1,4 +1,4 @@
-// What InspectSequence says equals what Evaluate returned, and what is recorded.
+// InspectSequence returns the values that Evaluate returned, and the recorded ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::vector<T> Array(const std::string& bytes) {
   return array;
 }
 
-// Bit by bit, as NaN has to be equal to itself.
+// Returns the bits, because NaN must equal itself.
 uint32_t Bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -43,8 +43,8 @@ class InspectTest : public EvaluateTest {
     return response;
   }
 
-  // Compares what is kept with the answer to a request for DECISIONS, ACCEPTANCE_PROBABILITIES and,
-  // where it has them, LOG_RATIOS.
+  // Compares the kept values with the response, which has DECISIONS, ACCEPTANCE_PROBABILITIES and
+  // perhaps LOG_RATIOS.
   void ExpectKept(const v1::EvaluateRequest& request, const v1::EvaluateResponse& answer) {
     const std::vector<float> a = Floats(answer.acceptance_probabilities());
     const std::vector<float> log_ratios = Floats(answer.log_ratios());
@@ -108,7 +108,7 @@ class InspectTest : public EvaluateTest {
           ASSERT_EQ(log_envelopes[at], envelope.log_envelope);
           ASSERT_EQ(residual_masses[at], ResidualMass(envelope));
         }
-        // a follows from what is shown.
+        // a follows from the inspected values.
         if (decision != Decision::kOutsideTopK && kept_log_ratios[at] <= log_envelopes[at]) {
           ASSERT_EQ(kept_a[at], std::isinf(kept_log_ratios[at])
                                     ? 0.0f
@@ -303,8 +303,8 @@ TEST_F(InspectTest, BadRequestsKeepNothing) {
   EXPECT_EQ(InspectSequence(*run_, inspect, response).code(), absl::StatusCode::kNotFound);
 }
 
-// What is looked at after an answer is what that answer decided, although the arrays of the request
-// are gone by then, and draws come in their order.
+// Values that are recorded after a response equal those of the response, although the request's
+// arrays are freed by then. Draws keep their order.
 TEST_F(InspectTest, WhatIsPendingIsLookedAtInOrder) {
   Do(Request(all_, 20));
   const v1::EvaluateRequest last = Request(all_, 21);
@@ -342,7 +342,7 @@ TEST_F(InspectTest, RecordsThatCameSinceArePassedOver) {
   EXPECT_EQ(run_->inspection().passed_over(), 1);
 }
 
-// Nobody looks: what waits has a limit, and what is evaluated is answered all the same.
+// If no thread records pending values, their number is bounded, and evaluations still succeed.
 TEST_F(InspectTest, WhatWaitsIsBounded) {
   for (uint64_t draw = 1; run_->inspection().passed_over() == 0; ++draw) {
     ASSERT_LT(draw, 1000u);
@@ -359,7 +359,7 @@ TEST_F(InspectTest, ASupersededRunLeavesNothing) {
   EXPECT_GT(run_->inspection().bytes(), 0);
   const std::shared_ptr<sis::Run> next = cache_.CreateRun("r", LosslessConfig(kSlots), 2);
   EXPECT_EQ(run_->inspection().bytes(), 0);
-  // A call that had begun before ends after: it keeps nothing either.
+  // A call that began earlier keeps nothing either.
   (void)Try(Request(all_, 13)).ok();
   EXPECT_EQ(run_->inspection().bytes(), 0);
   v1::InspectRunResponse overview;

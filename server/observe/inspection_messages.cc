@@ -27,7 +27,7 @@ v1::SequenceRef ToRef(const Inspection::Name& name) {
   return ref;
 }
 
-// What each decision was drawn with.
+// Returns the uniform number of each decision.
 std::vector<uint32_t> UniformsOf(const Inspection::Sequence& sequence) {
   std::vector<uint32_t> uniforms;
   for (size_t i = 0; i < sequence.positions.size(); ++i) {
@@ -106,7 +106,8 @@ absl::Status InspectSequence(const Run& run, const v1::InspectSequenceRequest& r
   response.set_top_k_log_probs(Bytes(positions.top_k_log_probs));
   response.set_current_log_probs(Bytes(positions.current_log_probs));
   if (!found->annotation.empty()) {
-    response.mutable_annotation()->ParseFromString(found->annotation);  // as it was serialised
+    response.mutable_annotation()->ParseFromString(
+        found->annotation);  // always valid: we serialised it
   }
   return absl::OkStatus();
 }

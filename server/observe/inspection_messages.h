@@ -1,4 +1,4 @@
-// What is kept of evaluations for a closer look, as InspectRun and InspectSequence answer.
+// Responses of InspectRun and InspectSequence from the inspected values.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,7 +8,8 @@
 namespace sis {
 
 void InspectRun(const Run& run, v1::InspectRunResponse& response);
-// InvalidArgument if the request names no sequence, NotFound if nothing is kept of it.
+// Returns InvalidArgument if the request names no sequence, NotFound if none of its values are
+// kept.
 absl::Status InspectSequence(const Run& run, const v1::InspectSequenceRequest& request,
                              v1::InspectSequenceResponse& response);
 

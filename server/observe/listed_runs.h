@@ -1,4 +1,4 @@
-// Runs as GetRun and ListRuns describe them, with how they do.
+// Descriptions of runs for GetRun and ListRuns, with their verdicts.
 #pragma once
 
 #include "server/cache/caller.h"

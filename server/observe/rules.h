@@ -1,5 +1,5 @@
-// The rules by which runs are judged, and their thresholds, which stand nowhere else. Alerts of the
-// same names (deploy/prometheus/sis.alerts.yaml) read what was found from sis_run_findings.
+// The rules that judge runs, and the only copy of their thresholds. Alerts of the same names
+// (deploy/prometheus/sis.alerts.yaml) read the findings from the metric sis_run_findings.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@ namespace sis {
 enum class Verdict { kHealthy, kWorthALook, kBroken };
 
 struct Rule {
-  // The alert's. Its page is in docs/runbooks, and its severity is critical where a run is broken.
+  // The name of the alert. docs/runbooks has its page. Alerts of broken runs are critical.
   std::string_view name;
   Verdict verdict;
-  double threshold;  // what is beyond it is wrong
+  double threshold;  // values beyond it are findings
   std::string_view action;
 };
 
-// The worst first, and before others what explains them.
+// The worst rules first, and rules before others that they explain.
 enum class RuleId {
   kCorruptRecords,
   kEvaluationsRefused,
@@ -41,81 +41,79 @@ enum class RuleId {
 };
 
 inline constexpr std::array kRules = {
-    // A block that changed by itself is one too many: the next may be in something without a
-    // checksum.
+    // One damaged block is too many: the next damage may hit data without a checksum.
     Rule{"SisCorruptRecords", Verdict::kBroken, 0,
          "Look at this machine's memory and disk, and move the run to another one."},
     // Each refusal is a batch without decisions.
     Rule{"SisEvaluationsRefused", Verdict::kBroken, 0.05,
          "Read the message in the trainer's log: such a batch has no decisions."},
-    // 0 if log p(y) and the slots come from one computation. Rounding in a second one makes a few.
+    // 0 if log p(y) and the slots come from the same computation. Rounding in a second computation
+    // causes a few violations.
     Rule{
         "SisEnvelopeViolations", Verdict::kBroken, 0.001,
         "Take the sampled token's log-prob from the same gather as those of the slots: rows may be "
         "shifted by one, or come from another pass."},
-    // bfloat16 leaves 0.04 nats per token between two engines and weights of 4 bits 0.07. A mean of
-    // 1 nat, a factor of e, is another kind of number.
+    // D is 0.04 nats per token between two engines in bfloat16, and 0.07 with 4-bit weights. A mean
+    // of 1 nat, a factor of e, has another cause.
     Rule{"SisEnginesDiffer", Verdict::kBroken, 1,
-         "Ask sisctl diagnose, or sisctl compare of engine and trainer on one text: temperature, "
-         "template, tokenizer, rows shifted by one, weights that were not loaded."},
+         "Run sisctl diagnose, or sisctl compare of engine and trainer on one text. Likely: "
+         "temperature, template, tokenizer, rows shifted by one, weights that were not loaded."},
     Rule{"SisFreshTokensDiffer", Verdict::kWorthALook, 0.09,
-         "Age does not explain it: sisctl diagnose tells temperature, filters, precision and "
-         "weights apart."},
+         "Age does not explain it. sisctl diagnose distinguishes temperature, filters, precision "
+         "and weights."},
     Rule{"SisStaleTokensDiffer", Verdict::kWorthALook, 0.5,
-         "Fresh tokens deviate far less, so it is age: see that workers load new weights, make "
-         "fewer updates "
-         "per rollout, or set a max_staleness."},
+         "Fresh tokens deviate far less, so age is the cause: check that workers load new weights, "
+         "make fewer updates per rollout, or set max_staleness."},
     Rule{"SisTrainerStopped", Verdict::kWorthALook, 0,
-         "Look at the trainer; delete the run if it has ended."},
+         "Check the trainer; delete the run if it has ended."},
     Rule{"SisIngestStalled", Verdict::kWorthALook, 0,
-         "Look at the workers: their streams are open, and bring nothing."},
+         "Check the workers: their streams are open, but send nothing."},
     Rule{"SisEntriesRefused", Verdict::kWorthALook, 0,
-         "The worker's log names field, sequence, position and value of what was refused."},
+         "The worker's log names field, sequence, position and value of refused entries."},
     Rule{"SisEvictedUnread", Verdict::kWorthALook, 0,
-         "Raise the quota or --cache_bytes, take a store, or slow the workers down."},
-    // In healthy operation none is missing.
+         "Raise the quota or --cache_bytes, use a store, or slow down the workers."},
+    // In healthy operation no token is missing.
     Rule{"SisMissingTokens", Verdict::kWorthALook, 0.01,
-         "Never arrived: ask the workers. Evicted: release sooner, more memory, or a store. "
+         "Never arrived: check the workers. Evicted: release sooner, add memory, or use a store. "
          "Expired: time_to_live. Stale: max_staleness. Store down: its nodes."},
-    // A few hundredths in healthy runs. Some tenths are lost to what the slots don't hold.
+    // A few hundredths in healthy runs. Some tenths mean that tokens outside the slots matter.
     Rule{"SisResidualMassHigh", Verdict::kWorthALook, 0.2,
          "Record more slots (a larger K), or the same filters on both sides. Above 70% the two "
-         "sides speak of different tokens, and no K helps."},
-    // A quarter is more than staleness and learning move it from one draw to the next.
+         "sides use different tokens, and no K helps."},
+    // Staleness and learning change the rate by less than a quarter from one draw to the next.
     Rule{"SisAcceptRateCollapsing", Verdict::kWorthALook, 0.75,
-         "What was changed then? A version, precision, temperature, or weights that were not "
-         "loaded; else the last updates were too large."},
-    // Engines that differ only in rounding accept 0.76 to 0.91 of the tokens, and policies that
-    // have
-    // drifted by 0.2 nats 0.61 to 0.79.
+         "Find what changed then: a version, precision, temperature, or weights that were not "
+         "loaded. Otherwise the last updates were too large."},
+    // The rate is 0.76 to 0.91 for engines that differ only in rounding, and 0.61 to 0.79 for
+    // policies that have drifted by 0.2 nats.
     Rule{"SisAcceptRateLow", Verdict::kWorthALook, 0.5,
          "Residual mass high: K or the filters. D high: engines that differ, or drift. Both low: "
          "evaluate with a smaller top_k."},
-    // Log-normal weights whose logarithms spread by s nats leave exp(-s^2): 0.3 at 1.1 nats. Then
-    // seven of ten tokens add cost but no information.
+    // Log-normal weights whose logarithms have a standard deviation of s nats leave exp(-s^2) of
+    // the
+    // tokens: 0.3 at 1.1 nats. Seven of ten tokens then cost time without adding information.
     Rule{"SisEffectiveSampleSizeLow", Verdict::kWorthALook, 0.3,
          "Fewer updates per rollout, or a correction that cuts large weights."},
     Rule{"SisDSisNearD", Verdict::kWorthALook, 0.9,
-         "Nearly no token that deviates is accepted: look at residual mass and envelope."},
+         "Nearly no deviating token is accepted: check residual mass and envelope."},
     // Eviction starts a little below the limit.
     Rule{"SisCacheNearLimit", Verdict::kWorthALook, 0.9,
-         "Let trainers release what they have used, raise the quota or --cache_bytes, or take a "
-         "store."},
+         "Let trainers release used sequences, raise the quota or --cache_bytes, or use a store."},
 };
 
-// Below it, in nats per token, there is nothing that D_SIS could be near to.
+// In nats per token. Below it, D is too small to compare with D_SIS.
 inline constexpr double kLeastDeviation = 0.01;
-// In nats per token; from here on fresh tokens have a fault of their own, whatever stale ones do
-// (the check of staleness in sis/diagnose).
+// In nats per token. Above it, fresh tokens have a fault of their own, whatever the stale tokens
+// show (the check of staleness in sis/diagnose).
 inline constexpr double kMostFreshDeviation = 0.15;
-// Events that lie further back don't matter any more.
+// Older events are ignored.
 inline constexpr absl::Duration kWindow = absl::Minutes(15);
 
-// The last draws are judged, at least this number of them and of tokens.
+// The verdict covers the last draws: at least kDrawsJudged, and at least kLeastTokens tokens.
 inline constexpr int kDrawsJudged = 4;
 inline constexpr int kLeastTokens = 1000;
-// A pause is too long from twice the longest one before it on, in these bounds; until reads and
-// appends have taken turns so often that pauses are known, at the upper one.
+// A pause is too long from twice the longest earlier one on, but at least kShortestPause and at
+// most kWindow. Before reads and appends have alternated kTurnsKnown times, from kWindow on.
 inline constexpr absl::Duration kShortestPause = absl::Minutes(1);
 inline constexpr int kTurnsKnown = 2;
 

@@ -14,7 +14,7 @@
 namespace sis {
 namespace {
 
-// What the file says of each alert, by name.
+// Returns the text of each alert in the file, by name.
 std::map<std::string, std::string> Alerts() {
   std::stringstream text;
   text << std::ifstream("deploy/prometheus/sis.alerts.yaml").rdbuf();

@@ -13,7 +13,7 @@ std::vector<RuleId> Found(const Run& run) {
   return ids;
 }
 
-// By a clock that tests set: who stopped, and what passes.
+// Uses a clock that tests set, to make readers and workers stop.
 class RunNumbersTest : public testing::Test {
  protected:
   void Append(Ingest& ingest, const std::string& sequence) {
@@ -39,7 +39,7 @@ TEST_F(RunNumbersTest, ATrainerOrWorkersThatStopAreMissed) {
     run_->Find({absl::StrCat(step, " b"), 0});
     EXPECT_EQ(Found(*run_), std::vector<RuleId>());
   }
-  // The next rollout, which nobody reads.
+  // The next rollout, without a reader.
   Append(*worker, "3 a");
   cache_.clock.Advance(absl::Seconds(80));
   EXPECT_EQ(Found(*run_), std::vector<RuleId>());
@@ -48,7 +48,7 @@ TEST_F(RunNumbersTest, ATrainerOrWorkersThatStopAreMissed) {
   EXPECT_EQ(Found(*run_), std::vector<RuleId>{RuleId::kTrainerStopped});
   run_->Find({"3 a", 0});
   EXPECT_EQ(Found(*run_), std::vector<RuleId>());
-  // No rollout.
+  // A pause without a rollout.
   cache_.clock.Advance(absl::Minutes(3));
   run_->Find({"3 b", 0});
   EXPECT_EQ(Found(*run_), std::vector<RuleId>{RuleId::kIngestStalled});

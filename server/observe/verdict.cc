@@ -18,7 +18,7 @@ std::string Ago(absl::Duration passed) {
   return absl::FormatDuration(absl::Ceil(passed, absl::Seconds(1)));
 }
 
-// Notes what is beyond the threshold of its rule.
+// Collects the findings: values beyond the thresholds of their rules.
 class Judge {
  public:
   explicit Judge(const RunNumbers& numbers) : numbers_(numbers) {}
@@ -74,14 +74,14 @@ class Judge {
 
   void JudgeDeviation(const DrawTotals& last) {
     Above(RuleId::kEnvelopeViolations, last.envelope_violations / last.scored, [](double share) {
-      return absl::StrCat(Share(share), " of the tokens lie above their own envelope.");
+      return absl::StrCat(Share(share), " of the tokens exceed their own envelope.");
     });
     const double d = last.d / last.scored;
     Above(RuleId::kEnginesDiffer, d, [](double d) { return absl::StrCat("D is ", Nats(d), "."); });
     const double fresh_d = last.fresh >= kLeastTokens ? last.fresh_d / last.fresh : 0;
     const double stale = last.scored - last.fresh;
     const double stale_d = stale >= kLeastTokens ? (last.d - last.fresh_d) / stale : 0;
-    // As the staleness check of sisctl diagnose.
+    // The same condition as in the staleness check of sisctl diagnose.
     const bool age_explains = last.fresh >= kLeastTokens && fresh_d < kMostFreshDeviation &&
                               2 * fresh_d <= stale_d &&
                               stale_d > Threshold(RuleId::kStaleTokensDiffer);

@@ -1,4 +1,4 @@
-// Whether a run is healthy; if not, why, and what to do.
+// The verdict on a run: healthy, or findings with reasons and actions.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace sis {
 
-// What several draws come to. In doubles, as sums of several outgrow the fixed point of one.
+// Totals of several draws, in float64, because they outgrow the fixed point of one draw's sums.
 struct DrawTotals {
   double scored = 0;
   double accepted = 0;
@@ -22,24 +22,24 @@ struct DrawTotals {
   double d = 0;
   double d_sis = 0;
   double residual_mass = 0;
-  // Of the current version, or ahead of it.
+  // Scored tokens of the current version or ahead of it.
   double fresh = 0;
   double fresh_d = 0;
   std::array<double, kMissingReasons.size() + 1> missing_by_reason = {};
-  // Of the correction applied.
+  // Sums of the applied correction.
   double weight = 0;
   double weight_squared = 0;
 
   DrawTotals& operator+=(const Evaluated& evaluated);
 };
 
-// All that a verdict depends on.
+// All inputs of a verdict.
 struct RunNumbers {
-  DrawTotals last;    // draws
-  DrawTotals before;  // of those kept
+  DrawTotals last;    // the last draws
+  DrawTotals before;  // the earlier draws that are kept
   RecentEvents::Events events;
   absl::Time now;
-  double fullness = 0;  // of quota or cache, whichever is fuller; 0 where a store keeps all
+  double fullness = 0;  // used share of quota or cache, the larger; 0 with a store
 };
 
 RunNumbers NumbersOf(const Run& run);
@@ -51,10 +51,10 @@ struct Finding {
   const Rule& rule() const { return kRules[static_cast<size_t>(id)]; }
 };
 
-// The worst first.
+// Returns the findings, worst first.
 std::vector<Finding> FindingsIn(const RunNumbers& numbers);
 
-// That of the worst.
+// Returns the verdict of the worst finding, which is the first; kHealthy if there is none.
 Verdict VerdictOf(const std::vector<Finding>& findings);
 
 }  // namespace sis

@@ -10,7 +10,7 @@ namespace {
 constexpr double kTokens = 10000;
 const absl::Time kNow = absl::FromUnixSeconds(1'000'000'000);
 
-// Of a run like many: fresh tokens and some that are behind, a draw every two minutes.
+// Returns the numbers of a typical run: fresh and stale tokens, a draw every two minutes.
 RunNumbers Healthy() {
   RunNumbers numbers;
   numbers.last = {.scored = kTokens,
@@ -46,7 +46,7 @@ TEST(VerdictTest, ARunLikeManyIsHealthy) {
 
 struct Case {
   RuleId id;
-  // At the threshold it is no finding yet, beyond it is one.
+  // Sets the value to the threshold, where there is no finding yet; `beyond` goes past it.
   std::function<void(RunNumbers& numbers)> at;
   std::function<void(RunNumbers& numbers)> beyond;
   const char* reason;
