@@ -11,6 +11,7 @@ every call may be repeated.
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 from concurrent import futures
 from typing import Any, Awaitable, Callable, Dict, Iterable, Optional, Tuple, TypeVar
@@ -21,7 +22,7 @@ from sis import _spans
 from sis.engines._adapter import Adapter
 from sis.engines._recorder import Recorder as BlockingRecorder
 from sis._owner import Owner
-from sis._records import SequenceRef
+from sis._records import MissingReason, SequenceRef
 from sis._run import Run
 
 _Result = TypeVar("_Result")
@@ -149,16 +150,16 @@ class Recorder(_Flushed):
         self._pool = client._pool
 
     @property
-    def policy_version(self) -> int:
+    def policy_version(self) -> Optional[int]:
         return self.blocking.policy_version
 
     @policy_version.setter
-    def policy_version(self, version: int) -> None:
+    def policy_version(self, version: Optional[int]) -> None:
         self.blocking.policy_version = version
 
     @property
-    def invalid_log_probs(self) -> int:
-        return self.blocking.invalid_log_probs
+    def unusable(self) -> collections.Counter[MissingReason]:
+        return self.blocking.unusable
 
     async def add(
         self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None

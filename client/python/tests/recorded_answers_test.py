@@ -9,7 +9,7 @@ import numpy as np
 import sis
 from sis.engines.sglang import SglangAdapter
 from sis.engines.vllm import GenerateAdapter
-from sis.integrations._recorded_answers import AnswerRecorder, sglang_answer, vllm_answer
+from sis.integrations._recorded_answers import AnswerRecorder, vllm_answer
 
 TOP_K = 2
 TOKENS = [5, 6, 7, 5, 6, 7, 5, 6, 7]
@@ -26,7 +26,7 @@ def of_sglang(tokens, weight_version):
         "output_token_logprobs": [[-0.25, token, None] for token in tokens],
         "output_top_logprobs": [[[value, top, None] for top, value in listed(token)[:TOP_K]] for token in tokens],
     }  # fmt: skip
-    return sglang_answer({"output_ids": tokens, "meta_info": meta})
+    return {"output_ids": tokens, "meta_info": meta}
 
 
 def of_vllm(tokens, spans):
@@ -54,11 +54,10 @@ class RecordedAnswersTest(fake_service.ServiceTest):
 
     def record(self, answer, name="s", tokens=TOKENS):
         """The messages of the warnings."""
-        output, spans = answer
-        adapter = SglangAdapter({}) if "meta_info" in output else GenerateAdapter({"logprobs": 4}, "processed_logprobs")
+        adapter = SglangAdapter({}) if "meta_info" in answer else GenerateAdapter({"logprobs": 4}, "processed_logprobs")
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            self.recorder.record(name, tokens, adapter, output, spans)
+            self.recorder.record(name, tokens, adapter, answer)
         return [str(warning.message) for warning in seen]
 
     def blocks(self, name="s"):
@@ -83,12 +82,15 @@ class RecordedAnswersTest(fake_service.ServiceTest):
         (records,) = [self.client.fetch_top_k(self.run_, [sis.Slice("of_sglang-0", length=9)])]
         np.testing.assert_array_equal(records.sampled_ids, TOKENS)
 
-    def test_versions_that_are_text_are_refused_once_by_name(self):
+    def test_positions_of_a_version_that_is_text_are_gaps_and_named_once(self):
+        unknown = sis.MissingReason.UNKNOWN_VERSION
         for text in ("step-42", "default", "v7", "²", "٣", "-1", "1.5", ""):
             for of_engine in (of_sglang, of_vllm):
                 self.service.batches.clear()
+                self.service.sequences.clear()
                 messages = [self.record(of_engine(TOKENS, text)) for _ in range(3)]
-                self.assertEqual(self.service.batches, [], text)
+                self.assertEqual(self.service.sequences["run", "s", 0].gaps, dict.fromkeys(range(9), unknown), text)
+                self.assertEqual(self.blocks(), [], text)
                 if of_engine is of_sglang:
                     (message,), *others = messages
                     self.assertIn(f"weight version {text!r}", message)
@@ -109,17 +111,20 @@ class RecordedAnswersTest(fake_service.ServiceTest):
     def test_spans_that_do_not_cover_the_answer_are_refused(self):
         for spans in (
             [(3, 0, 5), (4, 5, 8)], [(3, 0, 5), (4, 6, 9)], [(3, 1, 9)], [(3, 0, 10)], [(3, 0, 9), (4, 9, 5)],
-            [(3,)], [(3, None, None)], [(3, 0, "9")],
-        ):  # fmt: skip
+        ):
             with self.subTest(spans):
                 (message,) = self.record(of_vllm(TOKENS, spans))
                 self.assertRegex(message, "answer s is not recorded: ValueError: weight_versions.*consecutive.* from 0 to 9")
+        for spans in ([(3,)], [(3, None, None)]):
+            with self.subTest(spans):
+                self.assertRegex(*self.record(of_vllm(TOKENS, spans)), "answer s is not recorded: ")
         self.assertEqual(self.service.batches, [])
 
     def test_a_position_without_a_log_prob_is_a_gap(self):
-        output, spans = of_sglang(TOKENS, "2")
-        output["meta_info"]["output_token_logprobs"][3] = [-3.4028235e38, 5, None]
-        self.assertEqual(self.record((output, spans)), [])
+        answer = of_sglang(TOKENS, "2")
+        answer["meta_info"]["output_token_logprobs"][3] = [-3.4028235e38, 5, None]
+        self.assertEqual(self.record(answer), [])
+        self.assertEqual(self.service.sequences["run", "s", 0].gaps, {3: sis.MissingReason.NO_LOG_PROB})
         self.assertEqual(self.blocks(), [(0, 3, 2), (4, 5, 2)])
         self.assertEqual(self.service.sequences["run", "s", 0].sealed, 9)
 
@@ -135,7 +140,7 @@ class RecordedAnswersTest(fake_service.ServiceTest):
                     self.assertIn(wanted, message)
         self.assertEqual(self.service.batches, [])
         self.assertEqual(self.policy_version(), 0)
-        (message,) = self.record(sglang_answer({"meta_info": {"output_token_logprobs": 7}}))
+        (message,) = self.record({"meta_info": {"output_token_logprobs": 7}})
         self.assertIn("answer s is not recorded: ", message)
         # Others are recorded.
         self.assertEqual(self.record(of_sglang(TOKENS, "1")), [])

@@ -98,7 +98,7 @@ def steps_of(form, deltas, arguments):
 
 def once(client, run, names, steps, top_k):
     """Seconds of processor time."""
-    recorder = Recorder(client, run, adapter(top_k), interval=0.1)
+    recorder = Recorder(client, run, adapter(top_k), policy_version=0, interval=0.1)
     clock = time.pthread_getcpuclockid(recorder._writer.ident)
     began = time.thread_time()
     many = getattr(recorder, "add_many", None)

@@ -85,7 +85,7 @@ class Engine:
             seed=1, output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA,
         )  # fmt: skip
         if way.recorded:
-            recorder = Recorder(self._client, self._run, VllmAdapter(self._llm, params))
+            recorder = Recorder(self._client, self._run, VllmAdapter(self._llm, params), policy_version=0)
             clock = time.pthread_getcpuclockid(recorder._writer.ident)
         self._made += 1
         began, count = time.perf_counter(), 0

@@ -21,7 +21,7 @@ from sis._errors import Error, NotFound
 from sis._evaluation import Decision as ServersDecision
 from sis._inspection import InspectedSequence, RunInspection, SequenceInspection
 from sis._plain_json import plain
-from sis._records import SequenceRef
+from sis._records import MissingReason, SequenceRef
 from sis._run import RunStatus, Sampling
 
 _ENOUGH_POSITIONS = 4000
@@ -195,7 +195,7 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
     compared = Compared(Pair(a, b, by_id=True), sizes)
     compared.decisions = Decisions(top_k, **joined)
     reasons = {
-        "missing": "without a record",
+        **{f"missing_{reason.name.lower()}": f"without a record ({reason.name})" for reason in MissingReason},
         "masked": "that are masked",
         "not_evaluated": "that were not evaluated in this draw",
         "not_kept": "for which there was no room in --inspected_bytes",
@@ -252,7 +252,8 @@ def _count_left_out(inspection: SequenceInspection, scored: np.ndarray, counts: 
     cut_begin, cut_end = inspection.cut_begin, inspection.cut_end
     missing = inspection.decisions == ServersDecision.MISSING
     masked = inspection.decisions == ServersDecision.MASKED
-    counts["missing"] += int(missing.sum())
+    for reason, count in zip(*np.unique(inspection.missing_reasons[missing], return_counts=True)):
+        counts[f"missing_{MissingReason(int(reason)).name.lower()}"] += int(count)
     counts["masked"] += int(masked.sum())
     # Positions without space lie in the cut range, but so may others, which are kept.
     absent = np.concatenate([np.arange(before), before + np.flatnonzero(~(scored | missing | masked))])

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from sis import _arrays
 from sis._entries import Block, Gap
+from sis._records import MissingReason
 from sis._run import Sampling
 from sis._top_k import TopK, canonical
 
 # Nats. Lower values are an engine's word for -inf: -9999 (vLLM), -3.4e38 (SGLang, llama.cpp). In float32
 # their exponential is 0, as is that of all values below -104.
 LOWEST_LOG_PROB = -1000.0
+# In place of a log-prob that is null.
+NULL_LOG_PROB = float(np.float32(-1e38))
 # The limits of numerics.md, section 2. The sum has a margin for rounding.
 _HIGHEST_LOG_PROB = 2.0**-6
 _MOST_MASS = 1 + 2.0**-6 - 2.0**-15
@@ -24,12 +27,36 @@ class MalformedOutput(ValueError):
     """An output whose log-probs can't be assigned to its tokens: none of its positions is recorded."""
 
 
+class NothingListed(ValueError):
+    """A position without the most probable tokens."""
+
+
 class Piece(NamedTuple):
     """The positions [start, stop) of an engine's output."""
 
     output: Any
     start: int
     stop: int
+
+
+class VersionRange(NamedTuple):
+    """The positions [start, stop) of a request, counted from the first token that it generated, and the name of the
+    weights that generated them."""
+
+    version: str
+    start: int = 0
+    # None: all later positions.
+    stop: Optional[int] = None
+
+
+def version_ranges(told: Mapping[str, Any]) -> List[VersionRange]:
+    """Returns the ranges in an engine's JSON: objects of version, start and end in `weight_versions`, or
+    `weight_version` for the whole. Empty if it has neither."""
+    ranges = told.get("weight_versions")
+    if ranges:
+        return [VersionRange(str(each["version"]), int(each["start"]), int(each["end"])) for each in ranges]
+    version = told.get("weight_version")
+    return [] if version is None else [VersionRange(str(version))]
 
 
 class Fault(NamedTuple):
@@ -43,8 +70,8 @@ class Fault(NamedTuple):
     error: Optional[Exception] = None
 
 
-# bool [T], and what is wrong with a row where it is true.
-_Cause = Tuple[np.ndarray, Callable[[int], str]]
+# bool [T], the reason of the rows where it is true, and the text about one of them.
+_Cause = Tuple[np.ndarray, MissingReason, Callable[[int], str]]
 
 
 class Columns(NamedTuple):
@@ -59,25 +86,26 @@ class Columns(NamedTuple):
     # Of sis.canonical.
     sampled_column: Optional[str]
 
-    def record(
-        self,
-        top_k: int,
-        vocabulary_size: Optional[int] = None,
-        found: Callable[[Fault], Any] = lambda fault: None,
-    ) -> TopK:
-        """Returns the record of all T positions.
+    def record(self, top_k: int, vocabulary_size: Optional[int] = None) -> TopK:
+        """Returns the record of all T positions: see `read`."""
+        return self.read(top_k, vocabulary_size).record
 
-        A position is unusable if
-        - its sampled token, or a listed one, is not in [0, vocabulary_size);
-        - the engine has a column for its sampled token, which is not there;
-        - its sampled log-prob is NaN, above 2^-6 or below -1000;
-        - a listed log-prob is NaN or above 2^-6, or the listed probabilities sum to more than 1 + 2^-6;
-        - its sampled log-prob is exactly 0 and nothing is listed, which is padding.
+    def read(self, top_k: int, vocabulary_size: Optional[int] = None) -> Read:
+        """Returns the record of all T positions, and the first unusable position as a fault.
+
+        A position is unusable for one of these reasons:
+        - INVALID_LOG_PROB: Its sampled token, or a listed one, is not in [0, vocabulary_size). Or its
+          sampled log-prob, or a listed one, is NaN or above 2^-6, or the listed probabilities sum to more
+          than 1 + 2^-6.
+        - NO_LOG_PROB: The engine has a column for its sampled token, which is not there. Or its sampled
+          log-prob is null or below -1000, or exactly 0 where nothing is listed, which is padding.
+        - INFINITE_LOG_PROB: Its sampled log-prob is -inf.
         In the record its sampled log-prob is NaN, and its set is empty. Listed tokens with log-probs below
         -1000 are left out.
 
-        found: called with the first unusable position. ValueError as in sis.canonical.
+        ValueError as in sis.canonical.
         """
+        invalid, none = MissingReason.INVALID_LOG_PROB, MissingReason.NO_LOG_PROB
         ids = _arrays.int32("ids", self.ids, [None, None])
         log_probs = _arrays.float32("log_probs", self.log_probs, ids.shape)
         sampled = _arrays.int32("sampled_ids", self.sampled_ids, [len(ids)])
@@ -86,17 +114,20 @@ class Columns(NamedTuple):
         bound = f"must be in [0, {largest}]"
         # NaN is in no range.
         causes: List[_Cause] = [
-            ((sampled < 0) | (sampled > largest), lambda row: f"sampled token {sampled[row]}, {bound}"),
-            (
-                ~((own >= LOWEST_LOG_PROB) & (own <= _HIGHEST_LOG_PROB)),
-                lambda row: f"the sampled log-prob is {own[row]}",
-            ),
+            ((sampled < 0) | (sampled > largest), invalid, lambda row: f"sampled token {sampled[row]}, {bound}"),
         ]
         # Where the engine lists the sampled token.
         own_column = {"first": slice(1), "last": slice(-1, None)}.get(self.sampled_column or "", slice(None))
         if self.sampled_column is not None:
             here = (ids[:, own_column] == sampled[:, None]).any(axis=1)
-            causes.append((~here, lambda row: f"sampled token {sampled[row]} is not listed"))
+            causes.append((~here, none, lambda row: f"sampled token {sampled[row]} is not listed"))
+        value_of = lambda row: f"the sampled log-prob is {'null' if own[row] == NULL_LOG_PROB else own[row]}"
+        if not (own.min(initial=0) >= LOWEST_LOG_PROB and own.max(initial=0) <= _HIGHEST_LOG_PROB):
+            causes += [
+                (np.isneginf(own), MissingReason.INFINITE_LOG_PROB, value_of),
+                (own < LOWEST_LOG_PROB, none, value_of),
+                (~(own <= _HIGHEST_LOG_PROB), invalid, value_of),
+            ]
         if ids.size and not (
             log_probs.min() >= LOWEST_LOG_PROB
             and log_probs.max() <= _HIGHEST_LOG_PROB
@@ -108,15 +139,20 @@ class Columns(NamedTuple):
             wrong_ids = ~empty & ((ids < 0) | (ids > largest))
             wrong_values = ~(log_probs <= _HIGHEST_LOG_PROB)
             causes += [
-                (wrong_ids.any(axis=1), lambda row: f"listed token {ids[row, wrong_ids[row].argmax()]}, {bound}"),
+                (
+                    wrong_ids.any(axis=1),
+                    invalid,
+                    lambda row: f"listed token {ids[row, wrong_ids[row].argmax()]}, {bound}",
+                ),
                 (
                     wrong_values.any(axis=1),
+                    invalid,
                     lambda row: f"a listed log-prob is {log_probs[row, wrong_values[row].argmax()]}",
                 ),
             ]
 
         columns = (ids, log_probs, sampled, own)
-        unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
+        unusable = np.logical_or.reduce([wrong for wrong, *_ in causes])
         if unusable.any():
             out = TopK.void(len(ids), top_k)
             out.sampled_ids[:] = sampled
@@ -127,51 +163,68 @@ class Columns(NamedTuple):
         causes += [
             (
                 (out.sampled_log_probs == 0) & (out.top_k_ids[:, 0] < 0),
+                none,
                 lambda row: "the sampled log-prob is 0 and nothing is listed: padding",
             ),
-            (masses > _MOST_MASS, lambda row: f"the listed probabilities sum to {masses[row]}"),
+            (masses > _MOST_MASS, invalid, lambda row: f"the listed probabilities sum to {masses[row]}"),
         ]
-        unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
-        if unusable.any():
-            out.write(unusable, TopK(sampled[unusable], *TopK.void(1, top_k)[1:]))
-            row = int(unusable.argmax())
-            found(Fault(row, int(unusable.sum()), next(why(row) for wrong, why in causes if wrong[row])))
-        return out
-
-
-def text_of(error: Exception) -> str:
-    """Returns what an error says; one that Python itself raises names its type too."""
-    own = type(error) in (ValueError, MalformedOutput)
-    return str(error) if own else f"{type(error).__name__}: {error}"
-
-
-def entries_of(
-    sequence: str, first_position: int, policy_version: int, record: TopK, attempt: int = 0
-) -> List[Union[Block, Gap]]:
-    """Returns the blocks and gaps of a record of consecutive positions: a gap where the sampled log-prob
-    is NaN."""
-    made: List[Union[Block, Gap]] = []
-    usable_rows = ~np.isnan(record.sampled_log_probs)
-    edges = [0, *(np.flatnonzero(usable_rows[1:] != usable_rows[:-1]) + 1).tolist(), len(usable_rows)]
-    for first, last in zip(edges, edges[1:]):
-        position = first_position + first
-        if first < last and usable_rows[first]:
-            part = record.part(slice(first, last))
-            made.append(Block(sequence, position, policy_version, *part, attempt=attempt))
-        elif first < last:
-            made.append(Gap(sequence, position, last - first, attempt=attempt))
-    return made
-
-
-# Of an output: how many positions it tells of, and whether it is its request's last.
-Told = Tuple[int, Optional[str]]
+        reasons = np.zeros(len(ids), np.uint8)
+        for wrong, reason, _ in reversed(causes):
+            reasons[wrong] = reason
+        unusable = reasons != 0
+        if not unusable.any():
+            return Read(out, reasons, [])
+        out.write(unusable, TopK(sampled[unusable], *TopK.void(1, top_k)[1:]))
+        row = int(unusable.argmax())
+        why = next(why(row) for wrong, _, why in causes if wrong[row])
+        return Read(out, reasons, [Fault(row, int(unusable.sum()), why)])
 
 
 class Read(NamedTuple):
     """Record of all positions of several pieces, and what is wrong with them."""
 
     record: TopK
+    # uint8 [T]: the MissingReason of each unusable position, otherwise 0.
+    reasons: np.ndarray
     faults: List[Fault]
+
+
+def text_of(error: Exception) -> str:
+    """Returns what an error says; one that Python itself raises names its type too."""
+    own = type(error) in (ValueError, MalformedOutput, NothingListed)
+    return str(error) if own else f"{type(error).__name__}: {error}"
+
+
+def entries_of(
+    sequence: str,
+    first_position: int,
+    policy_version: int,
+    record: TopK,
+    attempt: int = 0,
+    reasons: Optional[np.ndarray] = None,
+) -> List[Union[Block, Gap]]:
+    """Returns the blocks and gaps of a record of consecutive positions: a gap where the sampled log-prob
+    is NaN.
+
+    Args:
+        reasons: uint8 [T], of the gaps, as in Read. None: INVALID_LOG_PROB.
+    """
+    made: List[Union[Block, Gap]] = []
+    if reasons is None:
+        reasons = np.where(np.isnan(record.sampled_log_probs), np.uint8(MissingReason.INVALID_LOG_PROB), np.uint8(0))
+    edges = [0, *(np.flatnonzero(reasons[1:] != reasons[:-1]) + 1).tolist(), len(reasons)]
+    for first, last in zip(edges, edges[1:]):
+        position = first_position + first
+        if first < last and not reasons[first]:
+            part = record.part(slice(first, last))
+            made.append(Block(sequence, position, policy_version, *part, attempt=attempt))
+        elif first < last:
+            made.append(Gap(sequence, position, last - first, MissingReason(int(reasons[first])), attempt))
+    return made
+
+
+# `length`, `ended` and `versions` of an output.
+Told = Tuple[int, Optional[str], Sequence[VersionRange]]
 
 
 class Adapter(abc.ABC):
@@ -190,9 +243,16 @@ class Adapter(abc.ABC):
     def ended(self, output: Any) -> Optional[str]:
         """Whether it is the request's last: "finished", "aborted", or None."""
 
+    def versions(self, output: Any) -> Sequence[VersionRange]:
+        """Returns the engine's names of the weights that generated the output's request, by ascending position.
+
+        Empty if the engine names none. Ranges may tell of more positions than the output.
+        """
+        return ()
+
     def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
-        """`length` and `ended` of each."""
-        return [(self.length(output), self.ended(output)) for output in outputs]
+        """Returns `length`, `ended` and `versions` of each output."""
+        return [(self.length(output), self.ended(output), self.versions(output)) for output in outputs]
 
     @abc.abstractmethod
     def columns(self, pieces: Sequence[Piece]) -> Columns:
@@ -211,7 +271,8 @@ class Adapter(abc.ABC):
         """Returns the record of all positions of all pieces.
 
         What can't be read costs itself only: a position, or, if it is a MalformedOutput, a piece. There the
-        record's sampled id is -1 and its sampled log-prob NaN. Never raises for what an engine returned.
+        record's sampled id is -1 and its sampled log-prob NaN, for the reason INVALID_LOG_PROB. Never raises
+        for what an engine returned.
         """
         return _Reader(self, top_k, vocabulary_size).read(pieces)
 
@@ -236,8 +297,9 @@ class _Reader:
         pieces = [piece for piece in pieces if piece.start < piece.stop]
         rows = sum(piece.stop - piece.start for piece in pieces)
         self._out = TopK.void(rows, self._top_k)
+        self._reasons = np.full(rows, MissingReason.INVALID_LOG_PROB, np.uint8)
         faults = self._of_pieces(pieces, 0) if pieces else []
-        return Read(self._out, faults)
+        return Read(self._out, self._reasons, faults)
 
     def _of_pieces(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
         """Writes the rows from `first` on."""
@@ -257,12 +319,15 @@ class _Reader:
         except MalformedOutput as error:
             rows = piece.stop - piece.start
             self._out.write(slice(first, first + rows), TopK.void(rows, self._top_k))
+            self._reasons[first : first + rows] = MissingReason.INVALID_LOG_PROB
             return [Fault(first, rows, str(error), error)]
 
     def _of_positions(self, piece: Piece, first: int, failed: Exception) -> List[Fault]:
         """Does the same for a piece that failed. Raises MalformedOutput."""
         output, start, stop = piece
         if stop - start == 1:
+            if isinstance(failed, NothingListed):
+                self._reasons[first] = MissingReason.NO_LOG_PROB
             return [Fault(first, 1, text_of(failed), failed)]
         half = (start + stop) // 2
         faults = []
@@ -277,9 +342,10 @@ class _Reader:
         return faults
 
     def _at_once(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
-        faults: List[Fault] = []
-        record = self._adapter.columns(pieces).record(self._top_k, self._vocabulary_size, faults.append)
-        self._out.write(slice(first, first + len(record.sampled_ids)), record)
+        record, reasons, faults = self._adapter.columns(pieces).read(self._top_k, self._vocabulary_size)
+        rows = slice(first, first + len(reasons))
+        self._out.write(rows, record)
+        self._reasons[rows] = reasons
         return [fault._replace(row=first + fault.row) for fault in faults]
 
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, List, Sequence, Sized, Tuple
+from typing import Iterable, List, Optional, Sequence, Sized, Tuple
 
 import numpy as np
 
 from sis import _ragged
+from sis.engines._adapter import NULL_LOG_PROB
+
+
+def nullable(log_probs: Sequence[Optional[float]]) -> np.ndarray:
+    """float32, with NULL_LOG_PROB for null."""
+    array = np.asarray(log_probs, np.float32)
+    for place in np.flatnonzero(np.isnan(array)):
+        if log_probs[place] is None:
+            array[place] = NULL_LOG_PROB
+    return array
 
 
 def padded(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import bisect
+import collections
 import dataclasses
 import itertools
+import re
 import threading
 import time
 import warnings
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from sis import _errors
 from sis._append import AppendStream
 from sis._client import Client
-from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, entries_of, text_of
-from sis._entries import AppendEntry, Seal
+from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, text_of
+from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
 from sis._owner import Owner
-from sis._records import SequenceRef
+from sis._records import MissingReason, SequenceRef
 from sis._run import Run
 
 # A caller that is so many positions ahead of the server waits.
@@ -28,6 +30,12 @@ MAX_WAITING = 1 << 16
 _PART_BYTES = 2 << 20
 # An error names so many malformed outputs.
 _MOST_NAMED = 20
+# Positions that wait for their label; the oldest ones are given up for others.
+MAX_UNLABELLED = MAX_WAITING // 2
+# Seconds between questions for labels.
+_ASK_AFTER = 0.5
+# The name that vLLM and SGLang give to weights that nobody has named.
+_UNNAMED = "default"
 
 
 @dataclasses.dataclass
@@ -35,7 +43,7 @@ class _Sequence:
     attempt: int = 0
     # The position that comes next.
     length: int = 0
-    # How many positions of the present request were taken; counts with outputs that repeat.
+    # How many positions of the present request were taken.
     of_request: int = 0
     # Whether an output had an unknown number of positions: those of later ones are then unknown.
     given_up: bool = False
@@ -48,6 +56,7 @@ class _Told(NamedTuple):
     length: Optional[int]
     # As Adapter.ended; None too if unknown.
     ended: Optional[str]
+    versions: Sequence[VersionRange] = ()
     # None: both are known.
     error: Optional[Exception] = None
     end_unknown: bool = False
@@ -57,15 +66,15 @@ class _Found(NamedTuple):
     """Something wrong with the output of an engine."""
 
     text: str
-    # Else a value of one position is no log-prob.
-    malformed: bool
+    # None: the output is malformed, or contradicts the caller.
+    reason: Optional[MissingReason] = None
 
 
 @dataclasses.dataclass
 class _Outcome:
     """Counts of what one round of the writer sends, valid once it is stored."""
 
-    unusable: int = 0
+    unusable: collections.Counter[MissingReason] = dataclasses.field(default_factory=collections.Counter)
     found: List[_Found] = dataclasses.field(default_factory=list)
 
 
@@ -75,7 +84,15 @@ class _Work:
 
     sequence: SequenceRef
     first_position: int
-    policy_version: int
+    # When it was noted, on time.monotonic().
+    noted: float
+    # Name of the weights that the engine gives, and their version that the caller gives.
+    label: Optional[str] = None
+    by_hand: Optional[int] = None
+    # Whether `policy_version` is decided. None: the positions are sent as a gap, for `wrong`.
+    resolved: bool = False
+    policy_version: Optional[int] = None
+    wrong: Optional[_Found] = None
     pieces: List[Piece] = dataclasses.field(default_factory=list)
     # Of all pieces.
     positions: int = 0
@@ -92,11 +109,17 @@ class Recorder:
     run, and the engine's own thread or event loop pays next to nothing. Where the server
     has no room, `add` waits too once 65,536 positions are noted.
 
-    A position without a usable log-prob, such as an engine's -9999, is sent as a gap: it is MISSING
-    with the reason INVALID_LOG_PROB, counted in `invalid_log_probs`, and the first one is named in a
-    RuntimeWarning. A malformed output costs itself only: its positions are gaps, or, if their number
-    is unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput
-    that names all of them. `add` raises neither these nor what the server refuses: flush and close do.
+    Each position is recorded with the version of the weights that the engine names for it. A decimal
+    number is that version. Other text is a label, which the trainer announces with
+    Client.advance_version; positions wait for it `retry_timeout` seconds at most, and no more than
+    32,768 positions wait. `policy_version` is for engines that name no weights. If an engine's name
+    stands for another version, the output is malformed.
+
+    A position without a usable log-prob, such as an engine's -9999, is sent as a gap, and so is one of
+    unknown weights. Such a position is MISSING for a reason. `unusable` counts them, and a RuntimeWarning
+    names the first one of each reason. A malformed output costs itself only: its positions are gaps, or, if their number is
+    unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput that
+    names all of them. `add` raises neither these nor what the server refuses: flush and close do.
 
     A server that gives no answer is tried again for `retry_timeout` seconds. Then what it has not
     stored is given up, with one RuntimeWarning until it answers again, or an error of the flush that
@@ -111,15 +134,21 @@ class Recorder:
         run: Run,
         adapter: Adapter,
         *,
-        policy_version: int = 0,
+        policy_version: Optional[int] = None,
         worker: str = "",
         interval: float = 0.5,
         retry_timeout: float = 60.0,
         outage: Optional[Outage] = None,
     ) -> None:
-        """policy_version: of the weights that the engine has. worker: as in Client.append. interval,
-        retry_timeout: seconds, as above. outage: of a caller that warns of outages itself, so that
-        there is one warning."""
+        """Begins to record.
+
+        Args:
+            policy_version: Version of the engine's weights. None: the engine names them.
+            worker: As in Client.append.
+            interval: Seconds between sending.
+            retry_timeout: Seconds for which an unreachable server is asked again, and a label is waited for.
+            outage: Of a caller that warns of outages itself, so that there is one warning.
+        """
         self._client = client
         self._run = run
         self._adapter = adapter
@@ -131,6 +160,11 @@ class Recorder:
         self._stream: Optional[AppendStream] = self._open()
         # Of the writer, of what is being sent.
         self._outcome = _Outcome()
+        # Used by the writer alone: versions by label, labels that were not announced in time, and the time of the
+        # next question for labels.
+        self._labels: Dict[str, int] = {}
+        self._late: Set[Optional[str]] = set()
+        self._ask_at = 0.0
         self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
@@ -144,8 +178,8 @@ class Recorder:
         self._writing = False
         self._flush_wanted = False
         self._committed: Dict[SequenceRef, int] = {}
-        self._invalid_log_probs = 0
-        self._warned = False
+        self._unusable: collections.Counter[MissingReason] = collections.Counter()
+        self._warned: Set[MissingReason] = set()
         # Raised by the next flush.
         self._failure: Optional[Exception] = None
         self._malformed: List[str] = []
@@ -155,11 +189,11 @@ class Recorder:
         self._writer.start()
 
     @property
-    def policy_version(self) -> int:
+    def policy_version(self) -> Optional[int]:
         return self._policy_version
 
     @policy_version.setter
-    def policy_version(self, version: int) -> None:
+    def policy_version(self, version: Optional[int]) -> None:
         """To be set when the engine has the new weights: what is added from now on is of this version,
         unless `add` is told another."""
         with self._mine():
@@ -171,10 +205,11 @@ class Recorder:
         return self._waiting >= MAX_WAITING
 
     @property
-    def invalid_log_probs(self) -> int:
-        """Number of positions sent as gaps because the engine gave no usable log-prob."""
+    def unusable(self) -> collections.Counter[MissingReason]:
+        """Number of positions that were sent as gaps, by reason: INVALID_LOG_PROB, NO_LOG_PROB,
+        INFINITE_LOG_PROB or UNKNOWN_VERSION."""
         with self._changed:
-            return self._invalid_log_probs
+            return self._unusable.copy()
 
     def add(self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None) -> None:
         """Notes what the engine has returned for a sequence: its first output or the next one.
@@ -197,26 +232,28 @@ class Recorder:
         with self._mine():
             self._admit()
             version = self._policy_version if policy_version is None else policy_version
+            now = time.monotonic()
             for (sequence, output), of_output in zip(pairs, told):
-                self._note(sequence, output, of_output, more, version)
+                self._note(sequence, output, of_output, more, version, now)
 
     def _told(self, outputs: Sequence[Any]) -> List[_Told]:
         try:
-            return [_Told(length, ended) for length, ended in self._adapter.told(outputs)]
+            return [_Told(*of_output) for of_output in self._adapter.told(outputs)]
         except Exception:  # Any: engines return anything.
             return [self._told_one(output) for output in outputs]
 
     def _told_one(self, output: Any) -> _Told:
-        length, ended, error, end_unknown = None, None, None, False
+        length, ended, versions, error, end_unknown = None, None, (), None, False
         try:
             ended = self._adapter.ended(output)
         except Exception as raised:  # Any: see above.
             error, end_unknown = raised, True
         try:
             length = self._adapter.length(output)
+            versions = self._adapter.versions(output)
         except Exception as raised:
             error = raised
-        return _Told(length, ended, error, end_unknown)
+        return _Told(length, ended, versions, error, end_unknown)
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as what a
@@ -308,13 +345,16 @@ class Recorder:
             self._changed.wait()
             self._check()
 
-    def _note(self, sequence: str, output: Any, told: _Told, more: bool, version: int) -> None:
+    def _note(
+        self, sequence: str, output: Any, told: _Told, more: bool, version: Optional[int], now: float
+    ) -> None:
         state = self._sequences.get(sequence)
         if state is None:
             state = self._sequences[sequence] = _Sequence()
         ended = told.ended
         if not state.given_up:
-            start = state.of_request if self._adapter.cumulative else 0
+            # Positions of the request, and the first one of the output.
+            start, base = state.of_request, 0 if self._adapter.cumulative else state.of_request
             if told.error is not None:
                 # The next output repeats the positions of this one, unless this one is the last.
                 repeated = self._adapter.cumulative and ended is None and not told.end_unknown
@@ -323,23 +363,22 @@ class Recorder:
                 self._note_malformed(
                     f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {text_of(told.error)}"
                 )
-            count = start if told.length is None else told.length
-            added = count - start
-            if added > 0:
-                work = self._work_of(sequence, state, version)
+            count = start if told.length is None else base + told.length
+            for label, begin, end in _ranges(told.versions, start, count):
+                work = self._work_of(sequence, state, (label, version), now)
                 pieces = work.pieces
-                if start > 0 and pieces and pieces[-1].stop == start:
+                if base == 0 < begin and pieces and pieces[-1].stop == begin:
                     # The later output holds what the earlier one does.
-                    pieces[-1] = Piece(output, pieces[-1].start, count)
+                    pieces[-1] = Piece(output, pieces[-1].start, end)
                 else:
-                    pieces.append(Piece(output, start, count))
-                work.positions += added
-                self._waiting += added
-                state.length += added
+                    pieces.append(Piece(output, begin - base, end - base))
+                work.positions += end - begin
+                self._waiting += end - begin
+                state.length += end - begin
             state.of_request = 0 if ended else max(count, start)
         if ended == "finished" and not more:
             if not state.given_up:
-                self._work_of(sequence, state, version).sealed_length = state.length
+                self._work_of(sequence, state, None, now).sealed_length = state.length
             # Nothing comes after it but another attempt.
             del self._sequences[sequence]
             if state.attempt:
@@ -370,17 +409,24 @@ class Recorder:
         else:
             self._malformed_unnamed += 1
 
-    def _work_of(self, sequence: str, state: _Sequence, version: int) -> _Work:
-        """Where the next positions of a sequence go."""
+    def _work_of(
+        self, sequence: str, state: _Sequence, weights: Optional[Tuple[Optional[str], Optional[int]]], now: float
+    ) -> _Work:
+        """Returns the work that the next positions of a sequence are added to.
+
+        Args:
+            weights: As the engine names them, and as the caller does. None: of the seal.
+        """
         last = self._last.get(sequence)
         if (
             last is None
             or last.sealed_length is not None
-            or last.policy_version != version
+            or weights is not None
+            and (last.label, last.by_hand) != weights
             or last.first_position + last.positions != state.length
         ):
             reference = SequenceRef(sequence, state.attempt)
-            last = self._last[sequence] = _Work(reference, state.length, version)
+            last = self._last[sequence] = _Work(reference, state.length, now, *(weights or ()), resolved=weights is None)
             self._work.append(last)
         return last
 
@@ -390,7 +436,8 @@ class Recorder:
         down_since: Optional[float] = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._flush_wanted and not unsent, self._interval)
+                pause = min(self._interval, _ASK_AFTER) if unsent else self._interval
+                self._changed.wait_for(lambda: self._closed or self._flush_wanted and not unsent, pause)
                 if self._closed:
                     return
                 work, self._work, self._last, self._waiting = unsent + self._work, [], {}, 0
@@ -399,13 +446,14 @@ class Recorder:
                 if not self._writing:
                     continue
                 self._changed.notify_all()
-            unsent = []
             failure: Optional[Exception] = None
             committed: Dict[SequenceRef, int] = {}
+            self._outcome = _Outcome()
+            work, unsent = self._labelled(work)
+            stored = True
             try:
                 if self._stream is None:
                     self._stream = self._open()
-                self._outcome = _Outcome()
                 self._send(work)
                 committed = self._stream.flush()
                 down_since = None
@@ -418,12 +466,12 @@ class Recorder:
                         self._stream = None
                     down_since = down_since or time.monotonic()
                     if time.monotonic() - down_since < self._retry_timeout:
-                        failure, unsent = None, work
+                        failure, unsent, stored = None, work + unsent, False
                     else:
-                        self._outcome.unusable = 0
+                        self._outcome.unusable.clear()
                         if not flushing:
                             failure = self._give_up(work, error)
-            if not unsent:
+            if stored:
                 warning = self._take_outcome()
                 failure = failure or warning
             with self._changed:
@@ -435,6 +483,67 @@ class Recorder:
                 if not self._closed:
                     self._failure = self._failure or failure
                 self._changed.notify_all()
+
+    def _labelled(self, work: List[_Work]) -> Tuple[List[_Work], List[_Work]]:
+        """Returns the work to send now, and the work that waits for a label, or is behind such work of its sequence."""
+        now = time.monotonic()
+        if now >= self._ask_at and any(
+            item.label is not None and self._version_of(item.label) is None for item in work
+        ):
+            self._ask_at = now + _ASK_AFTER
+            self._ask_for_labels()
+        waiting = [item for item in work if not self._resolve(item)]
+        excess = sum(item.positions for item in waiting) - MAX_UNLABELLED
+        for item in waiting:
+            if now - item.noted >= self._retry_timeout:
+                # Later positions of these weights don't wait as long again.
+                self._late.add(item.label)
+            if excess > 0 or item.label in self._late:
+                excess -= item.positions
+                self._resolve(item, give_up=True)
+        ready: List[_Work] = []
+        unsent: List[_Work] = []
+        behind: Set[SequenceRef] = set()
+        for item in work:
+            if not item.resolved:
+                behind.add(item.sequence)
+            (unsent if item.sequence in behind else ready).append(item)
+        return ready, unsent
+
+    def _ask_for_labels(self) -> None:
+        try:
+            status = self._client.get_run(self._run.id)
+        except _errors.Error:
+            return  # The stream meets it too.
+        if status.run.incarnation == self._run.incarnation:
+            self._labels.update(status.version_labels)
+
+    def _version_of(self, label: str) -> Optional[int]:
+        return int(label) if re.fullmatch("[0-9]{1,19}", label) else self._labels.get(label)
+
+    def _resolve(self, item: _Work, give_up: bool = False) -> bool:
+        """Decides which policy version the item's weights are. Returns False while it waits for their label."""
+        if item.resolved:
+            return True
+        label, by_hand = item.label, item.by_hand
+        version = by_hand if label is None else self._version_of(label)
+        why = "the engine names no weight version, and Recorder.policy_version is not set"
+        if version is None and label is not None:
+            if by_hand is None or label != _UNNAMED:
+                if not give_up and label not in self._late:
+                    return False
+                why = f"its weights' label {label!r} was not announced in time (Client.advance_version)"
+            version = by_hand
+        item.resolved, item.policy_version = True, version
+        where = f"{_named(*item.sequence)}, position {item.first_position}"
+        if version is None:
+            item.wrong = _Found(f"{where}: {why}", MissingReason.UNKNOWN_VERSION)
+        elif by_hand is not None and version != by_hand:
+            item.policy_version = None
+            item.wrong = _Found(
+                f"{where}: policy_version is {by_hand}, but the engine's weights are {label!r}, version {version}"
+            )
+        return True
 
     def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
         """The warning, where such are errors."""
@@ -451,22 +560,23 @@ class Recorder:
     def _take_outcome(self) -> Optional[Exception]:
         """Counts and names what the writer found. Returns the warning, where such are errors."""
         outcome, self._outcome = self._outcome, _Outcome()
+        named: Dict[MissingReason, str] = {}
         with self._changed:
-            self._invalid_log_probs += outcome.unusable
-            for found in outcome.found:
-                if found.malformed:
-                    self._note_malformed(found.text)
-            named = next((found.text for found in outcome.found if not found.malformed), None)
-            if named is None or self._warned:
-                return None
-            self._warned = True
+            self._unusable.update(outcome.unusable)
+            for text, reason in outcome.found:
+                if reason is None:
+                    self._note_malformed(text)
+                elif reason not in self._warned:
+                    self._warned.add(reason)
+                    named[reason] = text
         try:
-            warnings.warn(
-                f"recorder: {named}. It is MISSING to trainers, as are others of the kind, which "
-                "Recorder.invalid_log_probs counts",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            for reason, text in named.items():
+                warnings.warn(
+                    f"recorder: {text}. It is MISSING ({reason.name}) to trainers, as are others of the kind, which "
+                    "Recorder.unusable counts",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         except RuntimeWarning as warning:
             return warning
         return None
@@ -485,16 +595,29 @@ class Recorder:
 
     def _send_part(self, work: List[_Work]) -> None:
         config = self._run.config
-        pieces = [piece for item in work for piece in item.pieces]
-        record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
-        begins = list(itertools.accumulate((item.positions for item in work), initial=0))
-        self._outcome.unusable += int(np.isnan(record.sampled_log_probs).sum())
-        self._outcome.found += [_found(fault, work, begins) for fault in faults]
+        readable = [item for item in work if item.policy_version is not None]
+        pieces = [piece for item in readable for piece in item.pieces]
+        record, reasons, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
+        begins = list(itertools.accumulate((item.positions for item in readable), initial=0))
+        self._outcome.found += [_found(fault, reasons, readable, begins) for fault in faults]
+        for reason, count in enumerate(np.bincount(reasons).tolist()):
+            if reason and count:
+                self._outcome.unusable[MissingReason(reason)] += count
         entries: List[AppendEntry] = []
-        for item, begin, end in zip(work, begins, begins[1:]):
+        begin = 0
+        for item in work:
             name, attempt = item.sequence
-            part = record.part(slice(begin, end))
-            entries += entries_of(name, item.first_position, item.policy_version, part, attempt)
+            if item.policy_version is not None:
+                rows = slice(begin, begin + item.positions)
+                begin = rows.stop
+                part = record.part(rows)
+                entries += entries_of(name, item.first_position, item.policy_version, part, attempt, reasons[rows])
+            elif item.positions:
+                unknown = MissingReason.UNKNOWN_VERSION
+                entries.append(Gap(name, item.first_position, item.positions, unknown, attempt))
+                self._outcome.unusable[unknown] += item.positions
+            if item.wrong is not None:
+                self._outcome.found.append(item.wrong)
             if item.sealed_length is not None:
                 entries.append(Seal(name, item.sealed_length, attempt))
         if entries:
@@ -508,7 +631,7 @@ class Recorder:
         except (TypeError, ValueError) as error:
             if len(entries) == 1:
                 name, attempt = entries[0].sequence, entries[0].attempt
-                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {text_of(error)}", True))
+                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {text_of(error)}"))
                 return
             for entry in entries:
                 self._append([entry])
@@ -518,16 +641,28 @@ def _named(sequence: str, attempt: int) -> str:
     return f"sequence {sequence!r}" + (f", attempt {attempt}" if attempt else "")
 
 
-def _found(fault: Fault, work: List[_Work], begins: Sequence[int]) -> _Found:
+def _ranges(versions: Sequence[VersionRange], start: int, stop: int) -> Iterator[Tuple[Optional[str], int, int]]:
+    """Yields the ranges of [start, stop), each with the engine's name of its weights, or None."""
+    for version, first, last in versions:
+        for label, end in ((None, first), (version, stop if last is None else last)):
+            end = min(end, stop)
+            if end > start:
+                yield label, start, end
+                start = end
+    if start < stop:
+        yield None, start, stop
+
+
+def _found(fault: Fault, reasons: np.ndarray, work: List[_Work], begins: Sequence[int]) -> _Found:
     """begins: of each item, its first row."""
     index = bisect.bisect_right(begins, fault.row) - 1
     item = work[index]
     position = item.first_position + fault.row - begins[index]
     named = _named(*item.sequence)
     if fault.error is None:
-        return _Found(f"{named}, position {position}: {fault.why}", False)
+        return _Found(f"{named}, position {position}: {fault.why}", MissingReason(int(reasons[fault.row])))
     where = f"position {position}" if fault.rows == 1 else f"positions [{position}, {position + fault.rows})"
-    return _Found(f"{named}, {where}: {fault.why}", True)
+    return _Found(f"{named}, {where}: {fault.why}")
 
 
 def _is_down(error: Exception) -> bool:

@@ -8,6 +8,8 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from sis.engines._adapter import VersionRange
+
 
 class ArrayLogprobs(collections.abc.Sequence):
     """In the place of vLLM's FlatLogprobs. An index gives a position's dictionary of Logprob, made at
@@ -116,8 +118,32 @@ def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:
         own = state.logprobs_processor
         if own is not None and type(own.logprobs) is ArrayLogprobs and own.logprobs and state.parent_req is None:
             tokens = state.detokenizer.output_token_ids[: len(own.logprobs)]
-            found.append((state.external_req_id, _SoFar(tokens, own.logprobs)))
+            found.append((state.external_req_id, _SoFar(tokens, own.logprobs, _spans_so_far(state))))
     return found
+
+
+def ranges_of(spans: Sequence[Any]) -> List[VersionRange]:
+    """Returns the ranges of vLLM's WeightVersionSpan."""
+    return [VersionRange(span.version, span.start, span.end) for span in spans]
+
+
+def running_versions(engine: Any, request_id: Optional[str]) -> Sequence[VersionRange]:
+    """Returns the versions of a request that runs: vLLM's outputs name them only when it has ended.
+
+    Empty if the request has ended, has several outputs, or runs on another machine.
+    """
+    processor = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
+    ids = getattr(processor, "external_req_ids", {})
+    # Its `get` adds no id.
+    own = ids.get(request_id) or ()
+    state = processor.request_states.get(own[0]) if len(own) == 1 else None
+    return () if state is None else ranges_of(_spans_so_far(state))
+
+
+def _spans_so_far(state: Any) -> Sequence[Any]:
+    """Returns the WeightVersionSpans of a RequestState; none from a vLLM before 0.32."""
+    spans = getattr(state, "_weight_version_spans", None)
+    return (spans and spans()) or ()
 
 
 class _SoFar(NamedTuple):
@@ -125,4 +151,5 @@ class _SoFar(NamedTuple):
 
     token_ids: Sequence[int]
     logprobs: ArrayLogprobs
+    weight_versions: Sequence[Any] = ()
     finish_reason: Optional[str] = None

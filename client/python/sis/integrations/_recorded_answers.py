@@ -5,41 +5,24 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Set, Tuple
 
 import grpc
 import numpy as np
 
 from sis import _errors
 from sis._client import Client, append_many
-from sis.engines._adapter import Adapter, entries_of
-from sis._entries import AppendEntry, Seal
+from sis.engines._adapter import Adapter, MalformedOutput, Piece, VersionRange, entries_of
+from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
+from sis._records import MissingReason
 from sis._run import Run
 
 
-class Span(NamedTuple):
-    """The positions [start, end) that weights of one version generated."""
-
-    # As the engine reports it: a number, or its digits. None: the engine reports no versions.
-    version: Any
-    start: int = 0
-    # None: the length of the answer.
-    end: Optional[int] = None
-
-
-def sglang_answer(answer: Mapping[str, Any]) -> Tuple[Any, List[Span]]:
-    """Returns the adapter's input from an answer of SGLang's /generate, and which weights generated it."""
-    return answer, [Span(answer["meta_info"].get("weight_version"))]
-
-
-def vllm_answer(answer: Mapping[str, Any]) -> Tuple[Any, List[Span]]:
-    """The same of vLLM's /inference/v1/generate, which reports ranges where weights were updated meanwhile."""
+def vllm_answer(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the adapter's input from an answer of vLLM's /inference/v1/generate."""
     (choice,) = answer["choices"]
-    told = choice.get("weight_versions")
-    if not told:
-        return choice, [Span(answer.get("weight_version"))]
-    return choice, [Span(span.get("version", ""), span.get("start"), span.get("end", "")) for span in told]
+    return {"weight_version": answer.get("weight_version"), **choice}
 
 
 class AnswerRecorder:
@@ -55,20 +38,18 @@ class AnswerRecorder:
         # Versions that were refused, as the engine reports them.
         self._refused: Set[str] = set()
 
-    def record(self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any, spans: Sequence[Span]) -> None:
+    def record(self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any) -> None:
         """Returns once the answer is stored, or given up with a RuntimeWarning.
 
-        An answer that is not one of `tokens`, or that `adapter` can't read, is not recorded, and neither are
-        positions of a version that is no number: trainers find them MISSING. A RuntimeWarning names each such
-        answer, and each such version once.
+        An answer that is not one of `tokens`, or that `adapter` can't read, is not recorded. Positions of a version
+        that is no number are MISSING (UNKNOWN_VERSION). A RuntimeWarning names each such answer, and each such version
+        once.
         """
         try:
-            entries, newest = self._entries(name, tokens, adapter, output, spans)
+            entries, newest = self._entries(name, tokens, adapter, output)
         except Exception as error:  # Any: engines return anything.
             text = f"SIS: answer {name} is not recorded: {type(error).__name__}: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-            return
-        if not entries:
             return
         with self._lock:
             if newest > self._policy_version:
@@ -84,14 +65,18 @@ class AnswerRecorder:
                 raise
 
     def _entries(
-        self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any, spans: Sequence[Span]
+        self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any
     ) -> Tuple[List[AppendEntry], int]:
-        """Returns the entries to append, and their newest policy version. Nothing if no version is a number."""
+        """Returns the entries to append, and their newest policy version."""
         length, in_answer = len(tokens), adapter.length(output)
         if in_answer != length:
             raise ValueError(f"response_length: got {length}; must be {in_answer}, the length of the engine's answer")
-        ranges = _checked(spans, length)
-        record = adapter.record(output, self._run.config.top_k, self._run.config.vocabulary_size)
+        ranges = _checked(adapter.versions(output), length)
+        config = self._run.config
+        record, reasons, faults = adapter.read([Piece(output, 0, length)], config.top_k, config.vocabulary_size)
+        for fault in faults:
+            if isinstance(fault.error, MalformedOutput):
+                raise fault.error
         differ = np.flatnonzero(~np.isnan(record.sampled_log_probs) & (record.sampled_ids != np.asarray(tokens)))
         if len(differ):
             at = int(differ[0])
@@ -100,24 +85,23 @@ class AnswerRecorder:
             )
         entries: List[AppendEntry] = []
         newest = 0
-        for version, start, end in ranges:
+        for version, start, stop in ranges:
             number = self._number(version)
-            if number is not None:
-                newest = max(newest, number)
-                entries += entries_of(name, start, number, record.part(slice(start, end)))
-        if entries:
-            entries.append(Seal(name, length))
-        return entries, newest
+            if number is None:
+                entries.append(Gap(name, start, stop - start, MissingReason.UNKNOWN_VERSION))
+                continue
+            newest = max(newest, number)
+            rows = slice(start, stop)
+            entries += entries_of(name, start, number, record.part(rows), reasons=reasons[rows])
+        return [*entries, Seal(name, length)], newest
 
-    def _number(self, version: Any) -> Optional[int]:
+    def _number(self, version: str) -> Optional[int]:
         """None for a version that is no number, with a RuntimeWarning for the first of its kind."""
-        if version is None:
-            return 0
-        if re.fullmatch("[0-9]{1,18}", str(version)):
+        if re.fullmatch("[0-9]{1,18}", version):
             return int(version)
         with self._lock:
-            known = str(version) in self._refused
-            self._refused.add(str(version))
+            known = version in self._refused
+            self._refused.add(version)
         if not known:
             warnings.warn(
                 f"SIS: positions of weight version {version!r} are not recorded: it must be a number, "
@@ -128,12 +112,13 @@ class AnswerRecorder:
         return None
 
 
-def _checked(spans: Sequence[Span], length: int) -> List[Span]:
-    """Spans with their ends. ValueError unless they are consecutive and cover `length` positions."""
-    ranges = [span._replace(end=length) if span.end is None else span for span in spans]
-    starts = [0, *(span.end for span in ranges)]
-    ordered = all(isinstance(span.end, int) and span.start == start <= span.end for span, start in zip(ranges, starts))
+def _checked(versions: Sequence[VersionRange], length: int) -> List[Tuple[str, int, int]]:
+    """Returns version, start and stop of each range. ValueError unless they are consecutive and cover `length`
+    positions. An engine that reports no versions has version 0."""
+    ranges = [(version, start, length if stop is None else stop) for version, start, stop in versions or [VersionRange("0")]]
+    starts = [0, *(stop for _, _, stop in ranges)]
+    ordered = all(start == begin < stop for (_, start, stop), begin in zip(ranges, starts))
     if not ordered or starts[-1] != length:
-        found = ", ".join(f"{span.version}: [{span.start}, {span.end})" for span in ranges)
+        found = ", ".join(f"{version}: [{start}, {stop})" for version, start, stop in ranges)
         raise ValueError(f"weight_versions: got {found}; must be consecutive ranges of positions from 0 to {length}")
     return ranges

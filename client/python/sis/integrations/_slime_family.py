@@ -19,7 +19,7 @@ from sis.engines.sglang import SglangAdapter
 from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._names import name_of
 from sis.integrations._old_log_probs import OldLogProbs
-from sis.integrations._recorded_answers import AnswerRecorder, Span, sglang_answer
+from sis.integrations._recorded_answers import AnswerRecorder
 from sis._records import Slice
 from sis._run import label_of
 from sis._versions import warn_unless_tested
@@ -50,14 +50,14 @@ class Engine(NamedTuple):
 
     Attributes:
         asked: Takes a request's payload and K; returns the payload that has K tokens listed.
-        told: Takes an answer; returns the adapter's input, and which weights generated which positions.
+        output_of: Takes an answer; returns the adapter's input.
         adapter: Takes the arguments and a request's sampling parameters. Raises ValueError if SIS does not support
             them.
         check_arguments: Takes the arguments and K. Raises ValueError before the first request.
     """
 
     asked: Callable[[Dict[str, Any], int], Dict[str, Any]]
-    told: Callable[[Any], Tuple[Any, Sequence[Span]]]
+    output_of: Callable[[Any], Any]
     adapter: Callable[[Any, Dict[str, Any]], Adapter]
     check_arguments: Callable[[Any, int], None]
 
@@ -73,7 +73,7 @@ def _check_sglang(args: Any, top_k: int) -> None:
 
 SGLANG = Engine(
     asked=lambda payload, top_k: {**payload, "top_logprobs_num": top_k},
-    told=sglang_answer,
+    output_of=lambda answer: answer,
     adapter=_of_sglang,
     check_arguments=_check_sglang,
 )
@@ -144,11 +144,10 @@ class Connection(OldLogProbs):
         length = sample.response_length
         if not length or sample.status == sample.Status.ABORTED:
             return
-        output, spans = self._engine.told(answer)
         adapter = self._engine.adapter(self._args, sampling_params)
         tokens = sample.tokens[-length:]
         name = name_of(sample.tokens[:-length], tokens, sample.rollout_log_probs)
-        self._recorder.record(name, tokens, adapter, output, spans)
+        self._recorder.record(name, tokens, adapter, self._engine.output_of(answer))
 
 
 class _Responses:

@@ -59,7 +59,7 @@ _process = Process(
         policy_loss_function,
         Engine(
             asked=_asked,
-            told=vllm_answer,
+            output_of=vllm_answer,
             adapter=_adapter,
             check_arguments=_check_arguments,
         ),

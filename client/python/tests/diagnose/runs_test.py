@@ -179,7 +179,7 @@ class RunsTest(unittest.TestCase):
     def test_a_position_is_left_out_for_one_reason(self):
         """The last position kept is scored, one before it was not evaluated, with what is kept from 2 on."""
         decisions = [sis.Decision.MASKED, 0, sis.Decision.MISSING, sis.Decision.ACCEPTED]
-        others = {"missing": 1, "masked": 1}
+        others = {"missing_no_log_prob": 1, "masked": 1}
         for (begin, end), expected in {
             (0, 0): {"not_evaluated": 3},
             (6, 9): {"not_evaluated": 3, "not_kept": 3},
@@ -187,7 +187,10 @@ class RunsTest(unittest.TestCase):
             (1, 8): {"not_evaluated": 1, "not_kept": 4},
             (9, 7): {"not_evaluated": 3},  # no range
         }.items():
-            made = inspection(decisions, first_position=2, slots=0, cut_begin=begin, cut_end=end)
+            reasons = np.full(4, sis.MissingReason.NO_LOG_PROB, np.uint8)
+            made = inspection(
+                decisions, first_position=2, slots=0, cut_begin=begin, cut_end=end, missing_reasons=reasons
+            )
             compared, left_out = compare_inspected([made])
             self.assertEqual({part.name: part.positions for part in left_out}, {**others, **expected}, (begin, end))
             self.assertEqual(int(compared.has_ratio.sum()), 1)

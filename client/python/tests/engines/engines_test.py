@@ -98,7 +98,7 @@ class EnginesTest(unittest.TestCase):
         prompts = torch.tensor([PROMPTS[0]] * 6)
         output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
         rows = adapter.rows(output, K)
-        with Recorder(self.client, self.run_, adapter) as recorder:
+        with Recorder(self.client, self.run_, adapter, policy_version=0) as recorder:
             for index, row in enumerate(rows):
                 recorder.add(str(index), row)
         self.check([(str(i), PROMPTS[0], row.sampled_ids.tolist()) for i, row in enumerate(rows)], 0.8, 1e-5)
@@ -149,7 +149,7 @@ class EnginesTest(unittest.TestCase):
             sequences.append((str(index), prompt, answer["tokens"]))
             left_out += len(answer["tokens"]) - len(answer["completion_probabilities"])
         adapter = LlamaCppAdapter(answers[0][1])
-        with Recorder(self.client, self.run_, adapter) as recorder:
+        with Recorder(self.client, self.run_, adapter, policy_version=0) as recorder:
             for name, answer in answers:
                 recorder.add(name, answer)
         self.assertGreater(left_out, 0)
@@ -291,7 +291,7 @@ class EnginesTest(unittest.TestCase):
         hand_over_arrays(llm)
         adapter = VllmAdapter(llm, params(0))
         names, done, growing = [f"s{i}" for i in range(6)], {}, []
-        with Recorder(self.client, self.run_, adapter, interval=0.01) as recorder:
+        with Recorder(self.client, self.run_, adapter, policy_version=0, interval=0.01) as recorder:
             for index, name in enumerate(names):
                 engine.add_request(name, {"prompt_token_ids": PROMPTS[index % 4]}, params(index))
             # Others in the same batch have wider rows, or none.

@@ -45,7 +45,8 @@ class LlamaCppTest(unittest.TestCase):
             entry["id"] = token
         del entries[3:]
         answer.update(tokens=tokens, tokens_predicted=4)
-        self.assertEqual(np.isnan(self.columns(answer).sampled_log_probs).tolist(), [False, True, True, False])
+        none = sis.MissingReason.NO_LOG_PROB
+        self.assertEqual(self.columns(answer).read(LISTED).reasons.tolist(), [0, none, none, 0])
         entries[1]["id"] = 8
         with self.assertRaisesRegex(ValueError, "log-probs of token 8, entry 1"):
             self.columns(answer)

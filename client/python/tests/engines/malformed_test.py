@@ -10,6 +10,7 @@ import fake_service
 import numpy as np
 from engine_forms import FORMS, K, position
 
+from sis import MissingReason
 from sis.engines import MalformedOutput, Recorder
 
 VOCABULARY = 10_000
@@ -38,6 +39,15 @@ OF_POSITION = {
     "a listed id of 2^31": lambda good: good._replace(tops=with_id(good.tops, 1 << 31)),
     "a listed id of 2^32 + 5": lambda good: good._replace(tops=with_id(good.tops, (1 << 32) + 5)),
     "a listed id beyond the vocabulary": lambda good: good._replace(tops=with_id(good.tops, VOCABULARY)),
+}
+# Of the faults above; of all others INVALID_LOG_PROB.
+REASONS = {
+    "the sentinel of vLLM": MissingReason.NO_LOG_PROB,
+    "the sentinel of SGLang and llama.cpp": MissingReason.NO_LOG_PROB,
+    "-inf": MissingReason.INFINITE_LOG_PROB,
+    "too low for float32": MissingReason.NO_LOG_PROB,
+    "no log-prob": MissingReason.NO_LOG_PROB,
+    "padding: exactly 0, and nothing listed": MissingReason.NO_LOG_PROB,
 }
 # Values of the second listed token that say it has probability 0.
 SLOTS = {"-inf": -INFINITY, "-9999": -9999.0, "the lowest float32": -3.4028235e38}
@@ -82,7 +92,7 @@ class MalformedTest(fake_service.ServiceTest):
         self.run_ = self.client.create_run(
             "r", seed=1, vocabulary_size=VOCABULARY, top_k=K + 1, log_prob_encoding="float32"
         )
-        recorder = Recorder(self.client, self.run_, form.adapter(), interval=60)
+        recorder = Recorder(self.client, self.run_, form.adapter(), policy_version=0, interval=60)
         self.addCleanup(recorder.abandon)
         return recorder
 
@@ -113,7 +123,7 @@ class MalformedTest(fake_service.ServiceTest):
             if f"s{number}" != NAMED:
                 self.assert_rows(f"s{number}", [], POSITIONS)
         self.assert_rows(NAMED, missing, length, sealed)
-        self.assertEqual(recorder.invalid_log_probs, len(missing))
+        self.assertEqual(sum(recorder.unusable.values()), len(missing))
         return said
 
     def test_a_position_at_fault_costs_itself_only(self):
@@ -126,6 +136,15 @@ class MalformedTest(fake_service.ServiceTest):
                         continue  # It can't be said in this form.
                     said = self.check(form, [answer], [AT])
                     self.assertIn(f"position {AT}: ", said)
+                    reason = REASONS.get(fault, MissingReason.INVALID_LOG_PROB)
+                    if form.name == "llama.cpp, after sampling" and reason == MissingReason.NO_LOG_PROB:
+                        # It has no sentinels, but probabilities of 0.
+                        reason = MissingReason.INFINITE_LOG_PROB if positions[AT].own else reason
+                    if form.name.startswith("SGLang, list") and fault == "no list":
+                        reason = MissingReason.NO_LOG_PROB
+                    # In Python it has no null.
+                    if not (form.name.startswith("in this process") and fault == "no log-prob"):
+                        self.assertEqual(self.recorded(NAMED).gaps, {AT: reason})
 
     def test_an_output_without_its_log_probs_costs_itself_only(self):
         for form in FORMS:

@@ -4,6 +4,7 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 import warnings
 
 import fake_service
@@ -12,7 +13,7 @@ import numpy as np
 from in_a_fork import in_a_fork
 
 import sis
-from sis.engines import Columns, MalformedOutput, Recorder
+from sis.engines import Columns, MalformedOutput, Recorder, VersionRange
 from sis.engines._adapter import Adapter
 
 VOCABULARY, TOP_K = 50, 4
@@ -33,6 +34,9 @@ class Engine(Adapter):
     def ended(self, output):
         return output.ended
 
+    def versions(self, output):
+        return [VersionRange(*each) for each in output.versions]
+
     def columns(self, pieces):
         self.calls.append(len(pieces))
         tokens = np.concatenate([piece.output.positions[piece.start : piece.stop] for piece in pieces]).astype(np.int32)
@@ -45,8 +49,9 @@ class Engine(Adapter):
         return Columns(ids, log_probs, tokens, own, None)
 
 
-def output(first, stop, ended=None):
-    return types.SimpleNamespace(positions=np.arange(first, stop), ended=ended)
+def output(first, stop, ended=None, versions=()):
+    """versions: arguments of VersionRange, of the request."""
+    return types.SimpleNamespace(positions=np.arange(first, stop), ended=ended, versions=versions)
 
 
 class RecorderTest(fake_service.ServiceTest):
@@ -55,7 +60,7 @@ class RecorderTest(fake_service.ServiceTest):
         self.run_ = self.client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
 
     def recorder(self, cumulative=False, **options):
-        options = {"interval": 0.01, **options}
+        options = {"interval": 0.01, "policy_version": 0, **options}
         recorder = Recorder(self.client, self.run_, Engine(cumulative), **options)
         self.addCleanup(recorder.abandon)
         return recorder
@@ -158,9 +163,7 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add("a", output(0, 2))
             recorder.policy_version = 8
             recorder.add("a", output(2, 5))
-        entries = [entry for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
-        blocks = map(fake_service.header_of, entries)
-        self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (2, 8)])
+        self.assertEqual(self.blocks("a"), [(0, 2, 7), (2, 3, 8)])
 
     def test_a_position_without_a_log_prob_is_a_gap_and_the_first_is_named(self):
         with self.recorder() as recorder:
@@ -171,7 +174,7 @@ class RecorderTest(fake_service.ServiceTest):
                 warnings.simplefilter("error")
                 recorder.add("b", output(38, 42, "finished"))
                 recorder.flush()
-            self.assertEqual(recorder.invalid_log_probs, 2)
+            self.assertEqual(recorder.unusable, {sis.MissingReason.INVALID_LOG_PROB: 2})
         self.assertEqual(sorted(self.held("a").rows), [*range(40), *range(41, 45)])
         self.assertEqual(self.held("a").gaps, {40: sis.MissingReason.INVALID_LOG_PROB})
         self.assertEqual(self.held("a").sealed, 45)
@@ -184,9 +187,117 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add("a", output(2, 3), policy_version=7)
             recorder.add("a", output(3, 5))
             recorder.add_many([("a", output(5, 6))], policy_version=7)
-        entries = [entry for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
-        blocks = map(fake_service.header_of, entries)
-        self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (3, 8), (5, 7)])
+        self.assertEqual(self.blocks("a"), [(0, 3, 7), (3, 2, 8), (5, 1, 7)])
+
+    def blocks(self, name):
+        """First position, length and policy version of each block that was sent for a sequence."""
+        entries = [entry for batch in self.service.batches for entry in batch.entries]
+        own = [entry for entry in entries if entry.HasField("block") and entry.sequence.id == name]
+        return [
+            (header.first_position, header.positions, header.policy_version)
+            for header in map(fake_service.header_of, own)
+        ]
+
+    def test_one_block_per_version_that_the_engine_names(self):
+        for cumulative in (False, True):
+            name = f"s{cumulative}"
+            with self.recorder(cumulative, interval=60, policy_version=None) as recorder:
+                # The ranges of a request that runs grow with it.
+                recorder.add(name, output(0, 3, versions=[("7", 0, 3)]))
+                first = 0 if cumulative else 3
+                recorder.add(name, output(first, 6, versions=[("7", 0, 4), ("8", 4)]))
+                first = 0 if cumulative else 6
+                recorder.add(name, output(first, 9, "aborted", versions=[("7", 0, 4), ("8", 4, 9)]))
+                # The request that goes on counts from its own first token.
+                recorder.add(name, output(9, 11, versions=[("8", 0, 1), ("10", 1, 2)]))
+                first = 9 if cumulative else 11
+                last = output(first, 12, "finished", versions=[("8", 0, 1), ("10", 1, 3)])
+                recorder.add(name, last, more=True)
+                recorder.skip(name, 2)
+                recorder.add(name, output(14, 16, "finished", versions=[("10",)]))
+            self.assertEqual(self.blocks(name), [(0, 4, 7), (4, 6, 8), (10, 2, 10), (14, 2, 10)])
+            self.assertEqual(self.held(name).sealed, 16)
+            self.assertEqual(sorted(self.held(name).rows), [*range(12), 14, 15])
+
+    def test_a_label_is_the_version_that_the_trainer_announced_with_it(self):
+        self.client.advance_version(self.run_, 3, "step-3")
+        with self.recorder(interval=0.05, policy_version=None) as recorder:
+            recorder.add("a", output(0, 5, "finished", versions=[("step-3", 0, 2), ("v4", 2, 5)]))
+            recorder.add("b", output(0, 2, "finished", versions=[("step-3",)]))
+            # The engine has weights before the trainer announces them: they wait, and nothing else does.
+            self.wait_for(lambda: self.held("b").sealed == 2 and self.held("a").committed == 2)
+            time.sleep(0.2)
+            self.assertEqual((self.held("a").sealed, self.held("a").gaps), (None, {}))
+            self.client.advance_version(self.run_, 4, "v4")
+            self.assertEqual(recorder.flush(), {sis.SequenceRef("a"): 5, sis.SequenceRef("b"): 2})
+            self.assertEqual(recorder.unusable, {})
+        self.assertEqual(self.blocks("a"), [(0, 2, 3), (2, 3, 4)])
+        self.assertEqual(self.held("a").sealed, 5)
+
+    def test_weights_of_unknown_version_are_a_gap_and_named_once(self):
+        with self.recorder(policy_version=None, retry_timeout=0.3) as recorder:
+            for version, why in (("v9", "label 'v9'"), ("default", "label 'default'"), (None, "names no weight")):
+                versions = [] if version is None else [(version, 0, 2), ("5", 2)]
+                recorder._warned.clear()
+                with self.assertWarnsRegex(RuntimeWarning, f"sequence '{version}', position 0: .*{why}.*UNKNOWN_VERSION"):
+                    recorder.add(f"{version}", output(0, 3, "finished", versions=versions))
+                    recorder.flush()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                # It was waited for: now it costs no time.
+                recorder._retry_timeout = 1e9
+                recorder.add("again", output(0, 3, "finished", versions=[("v9",)]))
+                recorder.flush()
+        unknown = sis.MissingReason.UNKNOWN_VERSION
+        for name in ("v9", "default"):
+            self.assertEqual((self.held(name).gaps, self.blocks(name)), ({0: unknown, 1: unknown}, [(2, 1, 5)]))
+        self.assertEqual((len(self.held("None").gaps), len(self.held("again").gaps)), (3, 3))
+        self.assertEqual(recorder.unusable, {unknown: 10})
+
+    def test_labels_are_asked_for_no_more_than_twice_a_second(self):
+        asked = []
+        get_run = self.client.get_run
+        self.client.get_run = lambda run_id: asked.append(time.monotonic()) or get_run(run_id)
+        with self.recorder(policy_version=None, retry_timeout=1.2) as recorder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recorder.add("a", output(0, 3, "finished", versions=[("v9",)]))
+            recorder.flush()
+        self.assertGreaterEqual(len(asked), 2)
+        self.assertGreaterEqual(min(np.diff(asked)), 0.5)
+
+    def test_no_more_than_a_number_of_positions_wait_for_labels(self):
+        with self.recorder(policy_version=None) as recorder:
+            recorder.add("first", output(0, 3, "finished", versions=[("v1",)]))
+            with unittest.mock.patch("sis.engines._recorder.MAX_UNLABELLED", 10), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                recorder.add_many((f"s{number}", output(0, 4, versions=[("v2",)])) for number in range(2))
+                self.wait_for(lambda: self.held("first").sealed == 3)
+            self.client.advance_version(self.run_, 2, "v2")
+        self.assertEqual(self.held("first").gaps, dict.fromkeys(range(3), sis.MissingReason.UNKNOWN_VERSION))
+        self.assertEqual((self.blocks("s0"), self.blocks("s1")), ([(0, 4, 2)], [(0, 4, 2)]))
+
+    def test_a_version_by_hand_is_for_engines_that_name_none(self):
+        with self.recorder(policy_version=4, retry_timeout=0.2) as recorder:
+            for version in ("4", "default", "nobody's", None):
+                recorder.add(f"{version}", output(0, 3, "finished", versions=[] if version is None else [(version,)]))
+            recorder.flush()
+            self.assertEqual(recorder.unusable, {})
+        for version in ("4", "default", "nobody's", None):
+            self.assertEqual(self.blocks(f"{version}"), [(0, 3, 4)])
+
+    def test_an_engine_that_contradicts_the_caller_is_refused_by_name(self):
+        self.client.advance_version(self.run_, 5, "v5")
+        with self.recorder(policy_version=4) as recorder:
+            recorder.add("good", output(0, 2, "finished", versions=[("4",)]))
+            recorder.add("bad", output(0, 4, "finished", versions=[("4", 0, 1), ("v5", 1, 3), ("4", 3)]))
+            with self.assertRaisesRegex(
+                MalformedOutput, "^sequence 'bad', position 1: policy_version is 4, .* weights are 'v5', version 5$"
+            ):
+                recorder.flush()
+            self.assertEqual(recorder.unusable, {sis.MissingReason.UNKNOWN_VERSION: 2})
+        self.assertEqual(self.blocks("good"), [(0, 2, 4)])
+        self.assertEqual(self.blocks("bad"), [(0, 1, 4), (3, 1, 4)])
+        self.assertEqual((list(self.held("bad").gaps), self.held("bad").sealed), ([1, 2], 4))
 
     def test_a_bad_output_costs_nothing_but_itself(self):
         recorder = self.recorder(interval=60)
@@ -201,7 +312,7 @@ class RecorderTest(fake_service.ServiceTest):
             self.assert_recorded(name, length)
         self.assertEqual((list(self.held("bad").rows), list(self.held("bad").gaps)), ([2], [0, 1]))
         self.assertEqual(self.held("bad").sealed, 3)
-        self.assertEqual(recorder.invalid_log_probs, 2)
+        self.assertEqual(recorder.unusable, {sis.MissingReason.INVALID_LOG_PROB: 2})
 
     def test_an_error_names_so_many_outputs_and_counts_the_others(self):
         recorder = self.recorder()

@@ -125,6 +125,17 @@ class SglangTest(unittest.TestCase):
         last["meta_info"]["finish_reason"] = {"type": "abort", "message": "Abort in waiting queue"}
         self.assertEqual((adapter.length(last), adapter.ended(last)), (0, "aborted"))
 
+    def test_versions_are_those_that_the_engine_names(self):
+        made = SglangAdapter({})
+        spans = [{"version": "v1", "start": 0, "end": 3}, {"version": "v2", "start": 3, "end": 9}]
+        for meta, ranges in (
+            ({}, []),
+            ({"weight_version": None}, []),
+            ({"weight_version": "default"}, [("default", 0, None)]),
+            ({"weight_version": "v2", "weight_versions": spans}, [("v1", 0, 3), ("v2", 3, 9)]),
+        ):
+            self.assertEqual(made.versions({"meta_info": meta}), ranges)
+
     def test_reads_how_the_log_probs_were_made(self):
         self.assertEqual(SglangAdapter(PARAMS["warm"]).sampling.temperature, 0.7)
         self.assertEqual(SglangAdapter(PARAMS["penalty"]).sampling.frequency_penalty, 0.5)

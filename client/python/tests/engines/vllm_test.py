@@ -250,6 +250,25 @@ class VllmTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 adapter(mode, **changed)
 
+    def test_versions_are_those_that_the_engine_names(self):
+        _, fields = next(self.records("flat"))
+        named = [types.SimpleNamespace(version="v1", start=0, end=3), types.SimpleNamespace(version="v2", start=3, end=9)]
+        ranges = [("v1", 0, 3), ("v2", 3, 9)]
+        made = adapter()
+        self.assertEqual(list(made.versions(completion(fields))), [])
+        self.assertEqual(made.versions(completion({**fields, "weight_versions": named})), ranges)
+        # While a request runs, the engine has them, and its outputs don't.
+        state = types.SimpleNamespace(_weight_version_spans=lambda: named)
+        made._engine.llm_engine.output_processor = types.SimpleNamespace(
+            external_req_ids={"7": ["7-a1"], "two": ["two-0", "two-1"]}, request_states={"7-a1": state, "two-0": state}
+        )
+        outputs = [types.SimpleNamespace(request_id=name, outputs=[completion(fields)]) for name in ("7", "two", "8")]
+        self.assertEqual([list(versions) for _, _, versions in made.told(outputs)], [ranges, [], []])
+        of_json = [{"version": version, "start": start, "end": stop} for version, start, stop in ranges]
+        self.assertEqual(openai().versions({"weight_versions": of_json, "weight_version": "v2"}), ranges)
+        self.assertEqual(openai().versions({"weight_version": 12}), [("12", 0, None)])
+        self.assertEqual(openai().versions({}), [])
+
     def test_log_probs_of_other_tokens_are_refused(self):
         _, fields = next(self.records("flat"))
         shifted = completion({**fields, "token_ids": fields["token_ids"][1:] + [0]})
