@@ -63,7 +63,7 @@ absl::Status Identities::AddLine(absl::string_view line) {
   if (absl::Status status = CheckIdentity(identity.name); !status.ok()) return status;
   const std::optional<Role> role = ParseRole(fields[3]);
   if (!role.has_value()) {
-    return Wrong("the role (field 4) is none of viewer, worker, trainer and admin");
+    return Wrong("the role (field 4) is not viewer, worker, trainer or admin");
   }
   identity.role = *role;
   if (kind == "token") {

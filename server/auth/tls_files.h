@@ -15,7 +15,7 @@
 namespace sis {
 
 // Keeps copies of the last valid files in memory, which gRPC reads. gRPC would abort the process
-// for an empty certificate or key, and a file that is written in place is empty for a moment.
+// for an empty certificate or key. A file that is written in place is empty for a moment.
 class TlsFiles {
  public:
   // Returns InvalidArgument, naming the flag, if a file is invalid or expired, or the key doesn't

@@ -18,14 +18,14 @@
 namespace sis {
 namespace {
 
-// Of struct sockaddr_un, with the zero behind.
+// Maximum length of a path in struct sockaddr_un, without the terminating zero.
 constexpr size_t kLongestSocketPath = 107;
 
 absl::Status Refuse(absl::string_view flag, absl::string_view value, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, why));
 }
 
-// Why this is no HOST:PORT; empty if it is one.
+// Returns why the address is not a HOST:PORT; empty if it is one.
 std::string HostAndPortProblem(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == address.npos || colon == 0) return "is not HOST:PORT";

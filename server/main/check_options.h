@@ -1,4 +1,4 @@
-// What is wrong with a server's options, before it binds, opens or makes anything.
+// Checks a server's options before it binds, opens or creates anything.
 #pragma once
 
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace sis {
 
-// What is to be said behind "--listen=..." of addresses that can't be any, or stand there twice;
-// behind "--admin=..." and "--store=..." likewise. Empty if nothing.
+// Return the problem of a value, to follow "--listen=...", "--admin=..." or "--store=..."; empty if
+// there is none. An address must be valid, and must not be named twice.
 std::string ListenProblem(const std::string& listen);
 std::string AdminProblem(const std::string& admin);
 std::string StoreProblem(const std::string& store);
 
-// InvalidArgument names the flags of sis_server that don't go together, or the address or the store
-// that can't be one. Whether an address is free, or a store is there, is not looked at.
+// Returns InvalidArgument, naming the flags of sis_server, if flags contradict each other or an
+// address or store is invalid. Does not check whether an address is free, or a store exists.
 absl::Status CheckOptions(const ServerOptions& options);
 
-// InvalidArgument or NotFound names the flag whose file can't be read or understood: --identities,
-// those of TLS, --proxy_certificate. A start says the same, but later.
+// Returns InvalidArgument or NotFound, naming the flag, if a file can't be read or parsed:
+// --identities, the files of TLS, --proxy_certificate. A start returns the same errors later.
 absl::Status CheckFiles(const ServerOptions& options);
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-"""The flags of a server: where they come from, what is refused of them, and what --check looks at."""
+"""The flags of a server: their sources, invalid values, and --check."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import unittest
 from server.testing.certificates import Authority
 from server.testing.live_server import BINARY, LiveServer
 
-# A value of each flag that makes no sense, whatever the others are.
+# An invalid value of each flag, whatever the other flags are.
 NONSENSE = {
     "admin": "5",
     "backend": "gpu",
@@ -55,7 +55,7 @@ class FlagsTest(unittest.TestCase):
         return file.name
 
     def check(self, *flags):
-        """The values of all flags by name."""
+        """Returns the values of all flags by name."""
         checked = run("--check", *flags)
         self.assertEqual((checked.returncode, checked.stderr), (0, ""))
         return dict(line.removeprefix("--").split("=", 1) for line in checked.stdout.splitlines())
@@ -85,7 +85,7 @@ class FlagsTest(unittest.TestCase):
             ([], "--max_top_k=600", "--max_top_k=600 is above 254"),
             (["--flagfile=/nowhere"], "", "/nowhere"),
             (["--nothing=1"], "", "nothing"),
-            (["start"], "", "'start' is no flag"),
+            (["start"], "", "'start' is not a flag"),
             (["--listen=localhost"], "", "--listen=localhost: 'localhost' is not HOST:PORT"),
             (["--listen=localhost:70000"], "", "has no port in [0, 65535]"),
             (["--listen=::1:5"], "", "needs [] around the IPv6 address"),

@@ -101,15 +101,15 @@ std::string ClientHello() {
   const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
   if (ssl == nullptr) return "";
   BIO* const sent = BIO_new(BIO_s_mem());
-  SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), sent);  // which then owns both
-  SSL_connect(ssl.get());                              // until it waits for the answer
+  SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), sent);  // ssl then owns both
+  SSL_connect(ssl.get());                              // returns when it needs the response
   char* bytes = nullptr;
   const long size = BIO_get_mem_data(sent, &bytes);
   return std::string(bytes, size);
 }
 
-// Sends the ClientHello only: a handshake that goes on fails where clients need a certificate, and
-// gRPC logs that as an error.
+// Sends only the ClientHello. A full handshake would fail if clients need a certificate, and gRPC
+// would log that as an error.
 bool ReceivesHandshake(int descriptor) {
   const std::string hello = ClientHello();
   return send(descriptor, hello.data(), hello.size(), MSG_NOSIGNAL) ==

@@ -1,4 +1,4 @@
-// Whether a server accepts connections at the addresses it listens on.
+// Checks that a server accepts connections at its own addresses.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ struct OwnPort {
   bool tls;
 };
 
-// Connects to `port` and returns true if the server sends a byte within `timeout`: gRPC sends its
-// settings to whoever connects, and over TLS its answer to a ClientHello. The system also completes
-// connections that the process never takes, but nothing comes through these. Blocks up to
-// `timeout` for each address of the host. Thread-safe.
+// Connects to `port` and returns true if the server sends a byte within `timeout`. gRPC sends its
+// settings to every client, or over TLS its response to a ClientHello. A connection alone proves
+// nothing: the system completes it even if the process never accepts it. Blocks up to `timeout` for
+// each address of the host. Thread-safe.
 bool AcceptsConnections(const OwnPort& port, absl::Duration timeout);
 
 // Returns true if a process listens on the Unix socket `address`, unix:PATH.

@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kLong = absl::Seconds(60);
 constexpr absl::Duration kShort = absl::Milliseconds(100);
 
-// A port on which connections wait for a process that never takes them.
+// A port whose process never accepts connections.
 class WedgedPort {
  public:
   WedgedPort() : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -47,7 +47,7 @@ class WedgedPort {
 };
 
 TEST(OwnPortTest, GrpcAcceptsConnectionsUntilItHasGone) {
-  // Paths of sockets are short, and those of the test's own folder are not.
+  // Paths of sockets must be short, and the test's own folder has a long one.
   const std::string file = absl::StrCat("unix:/tmp/own_port_", getpid());
   const std::string abstract = absl::StrCat("unix-abstract:own_port_", getpid());
   int port = 0, all = 0;

@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Prob
   return grpc::SslCredentials(options);
 }
 
-// The bytes of a message, as far as they are in one piece.
+// Returns the bytes of a message, which must be in one buffer.
 std::string Bytes(const grpc::ByteBuffer& message) {
   grpc::Slice slice;
   if (!message.DumpToSingleSlice(&slice).ok()) return "";
@@ -48,14 +48,14 @@ std::string Bytes(const grpc::ByteBuffer& message) {
 }  // namespace
 
 absl::Status Probe(const std::string& address, const ProbeFiles& files) {
-  // The error says what gRPC would log too; gRPC reads this when it is first used.
+  // The error has the same text as gRPC's log. gRPC reads the variable when it is first used.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = Credentials(files);
   if (!credentials.ok()) return credentials.status();
   grpc::GenericStub health(grpc::CreateChannel(address, *credentials));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
-  // An empty request asks for the server as a whole.
+  // An empty request asks about the whole server.
   const grpc::ByteBuffer request(nullptr, 0);
   grpc::ByteBuffer response;
   std::promise<grpc::Status> answered;

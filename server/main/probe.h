@@ -1,4 +1,4 @@
-// The question of `sis_server --probe` to another server.
+// The health check of `sis_server --probe`.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@ namespace sis {
 
 // Files in PEM, for TLS.
 struct ProbeFiles {
-  std::string ca = "";  // whose signature the server's certificate must have; empty: no TLS
-  std::string certificate = "";  // of the caller, with its key; empty: none
+  std::string ca = "";           // authority of the server's certificate; empty: no TLS
+  std::string certificate = "";  // the caller's, with its key; empty: none
   std::string key = "";
 };
 
-// Returns OK if the server at `address`, host:port or unix:path, says by gRPC's health protocol
-// within 5 s that it serves. Otherwise the error says why not. Needs no token.
+// Returns OK if the server at `address`, host:port or unix:path, reports by gRPC's health protocol
+// within 5 s that it serves; otherwise the reason. Needs no token.
 absl::Status Probe(const std::string& address, const ProbeFiles& files);
 
 }  // namespace sis

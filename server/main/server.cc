@@ -30,22 +30,21 @@ namespace sis {
 namespace {
 
 constexpr std::chrono::milliseconds kJanitorPeriod = std::chrono::seconds(1);
-// A server that is killed loses what was counted in the last period.
+// A server that is killed loses the counts of the last period.
 constexpr int64_t kPeriodsPerStoredSteps = std::chrono::seconds(5) / kJanitorPeriod;
 constexpr int64_t kPeriodsPerSample = ServerStatus::kSamplePeriod / kJanitorPeriod;
-// They wait for the store most of the time.
+// These threads mostly wait for the store.
 constexpr int kStoreThreads = 16;
-// Fewer, larger frames: the wire is the cost of this service.
+// Large frames, because transport is the main cost of this service.
 constexpr int kMaxFrameBytes = 1 << 20;
-// What clients get to go once they have been told that the server does. Most close their connection
-// at once.
+// Time for clients to disconnect after the server has announced its shutdown. Most do so at once.
 constexpr std::chrono::milliseconds kFarewell(200);
 // The port of an address before gRPC listens on it.
 constexpr int kNotBound = -1;
-// How long a connection of /livez waits for a byte.
+// Time that the check of /livez waits for a byte on a connection.
 constexpr absl::Duration kAcceptTimeout = absl::Seconds(3);
 
-// Says of whoever may call what that one may do with runs. An identity without a name owns none.
+// Converts identities to callers with rights on runs. An identity without a name owns no runs.
 Authorize CallersOf(const Authenticator& authenticator) {
   return [&authenticator](const grpc::CallbackServerContext& context,
                           absl::string_view method) -> absl::StatusOr<Caller> {
@@ -67,7 +66,7 @@ std::string WithPort(absl::string_view address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
 }
 
-// Of the server, in a store that it shares with others: the same after a restart.
+// Returns the server's name in a shared store. It stays the same after a restart.
 std::string NameOf(const ServerOptions& options) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, HOST_NAME_MAX);
@@ -76,8 +75,8 @@ std::string NameOf(const ServerOptions& options) {
   return absl::StrCat(host, ":", std::string(first.substr(first.rfind(':') + 1)));
 }
 
-// From then on gRPC stays until the process ends. When its last user goes it would join threads of
-// its own, of which one may be asleep for another 10 s.
+// Keeps gRPC initialised until the process ends. After its last user gRPC would join its own
+// threads, and one of them may sleep for 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
 
 }  // namespace
@@ -118,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
       Authenticator::Make(options.security);
   if (!authenticator.ok()) return authenticator.status();
   if (absl::Status status = CheckProxyCertificate(options.security); !status.ok()) return status;
-  // First, so that whoever probes sees a server that recovers, not one that is gone.
+  // Opened first, so that probes see a live server while it recovers.
   std::unique_ptr<HttpPort> http;
   if (!options.admin.empty()) {
     absl::StatusOr<std::unique_ptr<HttpPort>> listening = HttpPort::Listen(options.admin);
@@ -154,7 +153,7 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
   }
   for (const auto& [run_id, why] : recovered->damaged_steps) {
     std::cerr << "store: some steps of run '" << absl::CHexEscape(run_id)
-              << "' are damaged, and left out: " << why << std::endl;
+              << "' are damaged and were not restored: " << why << std::endl;
   }
   if (const size_t runs = recovered->damaged_steps.size(); runs > 0) {
     absl::StrAppend(&store_description_, "; runs with damaged steps: ", runs);
@@ -177,7 +176,7 @@ void Server::LookAtStore() {
     WriterLock lock(store_mutex_);
     before = std::exchange(read_only_reason_, reason);
   }
-  // Not under the lock, which probes take: nobody may be reading stderr.
+  // Without the lock, which probes take: a write to stderr may block.
   std::map<std::string, std::string> quarantined = runs_.Quarantined();
   for (const auto& [run_id, why] : quarantined) {
     if (logged_quarantined_.contains(run_id)) continue;
@@ -205,14 +204,14 @@ MetricFamilies Server::Collect() {
   };
   add(ProcessMetrics());
   add({{"sis_build_info",
-        "1, with the version, what evaluates, and what keeps sequences.",
+        "1, with the version, the backend and the store.",
         Gauge,
         {Metric(Gauge, 1,
                 {{"backend", std::string(backend_name())},
                  {"store", store_kind_},
                  {"version", kVersion}})}},
-       Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
-              ReadOnlyReason().empty() ? 0 : 1),
+       Family("sis_store_read_only", "1 while the store refuses appends, because it has no space.",
+              Gauge, ReadOnlyReason().empty() ? 0 : 1),
        Family("sis_store_damaged_files",
               "Damaged files of the store that this start or an earlier one quarantined in its "
               "folder 'lost'.",
@@ -225,11 +224,11 @@ MetricFamilies Server::Collect() {
               recovery_seconds_)});
   if (const int64_t end = certificate_end_; end != 0) {
     add({Family("sis_tls_certificate_not_after_timestamp_seconds",
-                "When the certificate that clients are shown ends, since 1970.", Gauge, end)});
+                "Expiry of the server's certificate, in seconds since 1970.", Gauge, end)});
   }
   prometheus::MetricFamily failed{"sis_reload_failed",
-                                  "1 while files make no sense that were to be read again, and "
-                                  "what they held before is used.",
+                                  "1 while reloaded files are invalid, so that their earlier "
+                                  "version is in use.",
                                   Gauge,
                                   {}};
   for (const Reloads& reloads : reloads_) {
@@ -288,7 +287,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
-  // Otherwise two servers share a port, and each gets some of the connections.
+  // Otherwise two servers could share a port, and each would get some of the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   LimitConnections(options.connections, builder);
   if (absl::Status status = StartGrpc(absl::StrSplit(options.listen, ','), tls, builder);
@@ -305,7 +304,7 @@ absl::Status Server::StartGrpc(const std::vector<std::string>& addresses,
   std::vector<int> ports(addresses.size(), kNotBound);
   for (size_t i = 0; i < addresses.size(); ++i) {
     const bool is_unix = IsUnixSocket(addresses[i]);
-    // gRPC would remove the file of a server that runs.
+    // gRPC would replace the socket of a running server.
     if (is_unix && IsTaken(addresses[i])) return CannotListen(addresses[i], "address in use");
     // A Unix socket needs no TLS: its bytes stay in the machine's kernel.
     const bool is_plain = tls == nullptr || is_unix;
@@ -315,7 +314,7 @@ absl::Status Server::StartGrpc(const std::vector<std::string>& addresses,
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) {
     const size_t failed = absl::c_find(ports, kNotBound) - ports.begin();
-    if (failed == ports.size()) return absl::InternalError("gRPC doesn't start");
+    if (failed == ports.size()) return absl::InternalError("gRPC does not start");
     return CannotListen(
         addresses[failed],
         "address in use, or not an address of this machine (gRPC's messages above)");
@@ -338,8 +337,8 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_.notify_all();
-  // Calls in flight may be waiting for a node that never ends its answer, and so may what the store
-  // is owed.
+  // The steps below wait for calls in flight and for the store, perhaps until their deadlines. So
+  // probes must see the shutdown first.
   status_.SetReady(false);
   if (http_ != nullptr) http_->StopServing();
   if (janitor_.joinable()) janitor_.join();
@@ -350,9 +349,8 @@ void Server::Shutdown(absl::Duration grace) {
 }
 
 void Server::EndCalls(absl::Duration grace) {
-  // gRPC waits for connections too, until the deadline: for those of clients that hang, or never
-  // said anything, and for calls that never end, such as Watch of the health service. With no call
-  // of ours left there is nothing to wait for.
+  // gRPC also waits, until the deadline, for idle connections and for calls that never end, such as
+  // Watch of the health service. These are cancelled as soon as no call of our service is left.
   std::thread disconnect([&] {
     if (!streams_.AwaitNone(SteadyNow() + grace)) return;
     WriterLock lock(mutex_);
@@ -366,8 +364,8 @@ void Server::EndCalls(absl::Duration grace) {
   }
   stop_.notify_all();
   disconnect.join();
-  // gRPC has let the last call end, by a lock of its own. What the calls wrote to is destroyed
-  // next, so that they must have ended by ours, too, which ThreadSanitizer sees.
+  // All calls have ended, but ThreadSanitizer doesn't see gRPC's locks. Waiting by our own lock
+  // shows it that the calls end before their data is destroyed.
   streams_.AwaitNone(absl::InfiniteFuture());
 }
 
@@ -375,7 +373,7 @@ void Server::WatchFiles(const AuthOptions& options) {
   if (!options.identities.empty()) {
     reloads_.emplace_back("identities", [this] {
       const absl::StatusOr<bool> changed = authenticator_->Reload();
-      // The streams of those who have gone from it end.
+      // Ends streams whose identity was removed.
       if (changed.ok() && *changed) streams_.CancelDisallowed();
       return changed;
     });

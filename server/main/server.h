@@ -41,37 +41,37 @@ namespace sis {
 
 class Server {
  public:
-  // Serves when it returns. Unavailable if an address can't be listened on, InvalidArgument of
-  // CheckSecurity and for files of `security` that are none.
+  // Starts a server, which serves when this returns. Returns Unavailable if an address can't be
+  // listened on, InvalidArgument from CheckSecurity and for invalid files of `security`.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
-  // As Shutdown.
+  // Calls Shutdown.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // The store and what came back from it, for people.
+  // Returns a description of the store and of the restored data.
   const std::string& store_description() const { return store_description_; }
-  // What it listens on, with the ports that were picked.
+  // Returns the addresses of gRPC, with the ports that were picked.
   const std::string& grpc_address() const { return grpc_address_; }
-  // Empty if it has no HTTP port.
+  // Returns an empty string if there is no HTTP port.
   std::string admin_address() const { return http_ == nullptr ? "" : http_->address(); }
   std::string_view backend_name() const { return backend_.backend->name(); }
   const std::string& backend_reason() const { return backend_.reason; }
-  // What the device keeps of blocks, for people; empty without a device.
+  // Returns a description of the device's memory for blocks; empty without a device.
   const std::string& device_cache() const { return backend_.device_cache; }
 
-  // Reports not serving, takes no new connections and calls, and returns when those in flight have
-  // finished, which are cancelled after the grace. Idempotent.
+  // Reports not serving, refuses new connections and calls, and waits for the calls in flight.
+  // Cancels them after `grace`. Idempotent.
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:
-  // `store` is null if nothing is to outlive the memory, `http` if there is no HTTP port.
+  // `store` is null for --store=memory, `http` if there is no HTTP port.
   Server(const ServerOptions& options, std::unique_ptr<Store> store, std::unique_ptr<HttpPort> http,
          std::unique_ptr<Authenticator> authenticator);
-  // DataLoss if the store can't be read for damage.
+  // Returns DataLoss if damage makes the store unreadable.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
-  // `store` is what OpenStore was given, `opening` how long it took.
+  // `store` is the argument of OpenStore, `opening` its duration.
   absl::Status Recover(const std::string& store, absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
   // Starts the server of `builder` at the addresses, with `tls` at those over TCP unless it is
@@ -79,29 +79,29 @@ class Server {
   absl::Status StartGrpc(const std::vector<std::string>& addresses,
                          const std::shared_ptr<grpc::ServerCredentials>& tls,
                          grpc::ServerBuilder& builder);
-  // What Prometheus is shown.
+  // Returns all metrics.
   MetricFamilies Collect();
-  // Makes the HTTP port answer for the service.
+  // Connects the HTTP port to the service.
   void StartServing();
   // Checks whether the store takes appends, reads the run records of other servers, and logs
   // changes and newly quarantined runs to stderr. Never runs twice concurrently.
   void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
-  // Why the store takes none; empty if it does.
+  // Returns the reason why the store is read-only; empty if it is not.
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
-  // How it does, for probes.
+  // Returns the condition of the server, for probes.
   HttpPort::Condition Look() const;
   // Returns true if the gRPC server accepts a connection at each of its addresses. Blocks for
   // seconds if it does not. Thread-safe once the server serves.
   bool AcceptsConnections() const;
-  // Waits for the calls in flight, cancels what is left after the grace, and ends all connections.
+  // Waits for the calls in flight, cancels the others after `grace`, and ends all connections.
   void EndCalls(absl::Duration grace);
-  // The janitor: drops what has expired.
+  // The janitor thread: periodic work, such as dropping expired sequences.
   void KeepInOrder();
-  // Whatever there is of the file of identities, those of TLS, and a proxy's certificate.
+  // Reloads the files of identities, of TLS, and of a proxy's certificate, if they are used.
   void WatchFiles(const AuthOptions& options);
 
-  // Destroyed from the last to the first: the HTTP port and the gRPC server before all that their
-  // handlers use.
+  // Members are destroyed from last to first: the HTTP port and the gRPC server before everything
+  // that their handlers use.
   prometheus::Registry counted_;
   RpcMetrics rpc_metrics_{counted_};
   const std::unique_ptr<Store> store_;  // or null
@@ -110,7 +110,7 @@ class Server {
   StoredRuns runs_;
   const BackendChoice backend_;
   const std::unique_ptr<Authenticator> authenticator_;
-  OpenStreams streams_;  // calls may last until the workers have gone
+  OpenStreams streams_;  // calls may last until the workers have stopped
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
   // Quarantined runs that were logged, with the reason. Only LookAtStore accesses it.
@@ -126,8 +126,8 @@ class Server {
   int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;
   const absl::Duration reload_interval_;
-  std::list<Reloads> reloads_;                // by the janitor
-  std::atomic<int64_t> certificate_end_ = 0;  // of what clients are shown, since 1970; 0: nothing
+  std::list<Reloads> reloads_;                // used by the janitor only
+  std::atomic<int64_t> certificate_end_ = 0;  // of the certificate of TLS, since 1970; 0: none
   std::string store_kind_;                    // memory, rocksdb, redis or rediss
   std::string store_description_;
   std::string grpc_address_;

@@ -1,4 +1,4 @@
-// What a server is started with.
+// The options of a server.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 namespace sis {
 
 struct ServerOptions {
-  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Only
-  // this machine can connect unless `security` allows more.
+  // One or several host:port or unix:path, separated by commas. Port 0 picks a free port. Addresses
+  // that other machines can reach need `security`.
   std::string listen = "127.0.0.1:50051";
   // host:port of metrics and probes over HTTP (server/metrics/http_port.h); empty for none.
   std::string admin = "127.0.0.1:9464";
@@ -23,14 +23,14 @@ struct ServerOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int evaluate_threads = 2;
   BackendKind backend = BackendKind::kAuto;
-  // Of the device that evaluates, for copies of blocks; not given: a quarter of what is free, at
-  // most cache_bytes.
+  // Memory of the device for copies of blocks; unset: a quarter of the free memory, at most
+  // cache_bytes.
   std::optional<int64_t> device_cache_bytes;
-  // As OpenStore takes it.
+  // See OpenStore.
   std::string store = "memory";
-  // A run that no call names for longer is deleted.
+  // Runs that no call names for longer are deleted.
   absl::Duration run_idle_expiry = absl::InfiniteDuration();
-  // Of calls whose clients set none, for each answer.
+  // Deadline of each response to a client that sets none.
   absl::Duration default_deadline = absl::Minutes(5);
   Limits limits;
   AuthOptions security;

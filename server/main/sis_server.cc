@@ -33,94 +33,94 @@
 #include "server/main/probe.h"
 #include "server/main/server.h"
 
-ABSL_FLAG(bool, check, false,
-          "only prints the flags, and checks them and the files that they name");
-ABSL_FLAG(
-    std::string, probe, "",
-    "asks the server at this gRPC address, host:port or unix:path, whether it serves, instead "
-    "of being one; the exit status is 0 if it does");
+ABSL_FLAG(bool, check, false, "print and check the flags and the files that they name, then exit");
+ABSL_FLAG(std::string, probe, "",
+          "gRPC address of a server, host:port or unix:path, to check instead of serving; the exit "
+          "status is 0 if that server serves");
 ABSL_FLAG(std::string, probe_ca, "",
-          "with --probe over TLS, file in PEM: who signs the server's certificate; "
-          "--tls_certificate and --tls_key are shown to a server that wants a certificate");
-ABSL_FLAG(
-    int, parent, 0,
-    "id of the process that starts it, with which it ends as with SIGTERM, whatever ends that; "
-    "0: it outlives it");
+          "PEM file of the authority of the server's certificate, for --probe over TLS; "
+          "--tls_certificate and --tls_key are the client's certificate");
+ABSL_FLAG(int, parent, 0,
+          "parent process id; when that process exits, shut down as on SIGTERM; 0: keep running");
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
-          "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
+          "gRPC addresses, host:port or unix:path, separated by commas; port 0 picks a free port");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
           "HTTP address of /metrics, /livez and /readyz, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "maximum memory of recorded sequences, in bytes");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
-          "largest gRPC message");
+          "maximum size of a gRPC message, in bytes");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
-          "threads that evaluate");
+          "number of threads that evaluate");
 ABSL_FLAG(std::string, backend, "auto",
-          "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
-ABSL_FLAG(
-    int64_t, device_cache_bytes, -1,
-    "with CUDA, bytes on the device for copies of recorded blocks, taken at start; 0 for none, -1 "
-    "for a quarter of what is free, at most --cache_bytes");
+          "backend of Evaluate: auto, cpu or cuda; cpu is used without a usable CUDA device");
+ABSL_FLAG(int64_t, device_cache_bytes, -1,
+          "CUDA memory for copies of recorded blocks, in bytes, allocated at start; 0: none; -1: a "
+          "quarter of the free memory, at most --cache_bytes");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
-          "store of sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
-          "redis[s]://HOST[:PORT], which servers share (docs/operations.md)");
+          "store of sequences: memory (lost at exit), rocksdb:DIR[?sync=1], or "
+          "redis[s]://HOST[:PORT], which servers can share (docs/operations.md)");
 ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
-          "how long calls in flight may take to finish after SIGTERM");
+          "maximum time for calls in flight to finish after SIGTERM");
 ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,
-          "how long an answer may take where the client sets no deadline; then the call is "
-          "DEADLINE_EXCEEDED; inf: for ever");
-ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
-ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
+          "deadline of responses to clients that set none; then the call fails with "
+          "DEADLINE_EXCEEDED; inf: none");
+ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "maximum K of a run, in [1, 254]");
+ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions,
+          "maximum length of a sequence, in positions");
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
-          "most positions in one Evaluate or FetchTopK");
-ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
+          "maximum number of positions in one Evaluate or FetchTopK");
+ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "maximum number of runs");
 ABSL_FLAG(int, max_runs_per_owner, sis::Limits().max_runs_per_owner,
-          "most runs of one owner, where callers say who they are");
+          "maximum number of runs of one owner, if callers authenticate");
 ABSL_FLAG(int, metric_runs, sis::Limits().metric_runs,
-          "runs that have metrics of their own; those of the rest are under run=other");
+          "maximum number of runs with their own metrics; the others share run=other");
 ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
-          "a run that no call names for so long is deleted, 24h for instance; inf: never");
+          "time after which a run that no call names is deleted, for example 24h; inf: never");
 ABSL_FLAG(absl::Duration, reader_absence, sis::Limits().reader_absence,
-          "time after which sequences that nobody has read may be evicted where room is short, if "
-          "nothing of their run was fetched or evaluated in it");
+          "time without a fetch or evaluation of a run after which its unread sequences may be "
+          "evicted when memory is short");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
-          "for the last evaluated values of a sample of sequences, which sisctl and the page "
-          "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
+          "maximum memory of inspected values, in bytes: the last evaluated values of a sample of "
+          "sequences, for sisctl and the page; a run gets at most an eighth, a sequence half of "
+          "that; 0: none");
 ABSL_FLAG(std::string, tls_certificate, "",
-          "file in PEM: the certificate that TCP connections are served with over TLS, then those "
-          "between it and its root; read again when it changes (docs/security.md)");
-ABSL_FLAG(std::string, tls_key, "", "file in PEM: the private key of --tls_certificate");
-ABSL_FLAG(std::string, tls_client_ca, "",
-          "file in PEM: who signs certificates of clients; a client needs one then, or a token");
+          "PEM file of the server's TLS certificate, followed by intermediate certificates; "
+          "reloaded when it changes (docs/security.md)");
+ABSL_FLAG(std::string, tls_key, "", "PEM file of the private key of --tls_certificate");
+ABSL_FLAG(
+    std::string, tls_client_ca, "",
+    "PEM file of the authority of client certificates; clients then need a certificate or a token");
 ABSL_FLAG(std::string, proxy_certificate, "",
-          "file in PEM: the certificate of a proxy in front, which takes the calls in place of TLS "
-          "here; only for the metric that says when it ends");
-ABSL_FLAG(std::string, identities, "",
-          "file of tokens and certificates, with the identity and role of each; read again when it "
-          "changes; every call needs one of them then (docs/security.md)");
-ABSL_FLAG(std::string, certificate_role, "",
-          "role of clients with a certificate that --identities does not name: viewer, worker, "
-          "trainer or admin; empty: they are refused");
+          "PEM file of the certificate of a proxy that terminates TLS; used only for the metric of "
+          "its expiry");
+ABSL_FLAG(
+    std::string, identities, "",
+    "file of tokens and certificate names, with the identity and role of each; every call then "
+    "needs one of them; reloaded when it changes (docs/security.md)");
+ABSL_FLAG(
+    std::string, certificate_role, "",
+    "role of clients whose certificate --identities does not name: viewer, worker, trainer or "
+    "admin; empty: such clients are refused");
 ABSL_FLAG(bool, insecure, false,
-          "serve addresses that other machines can reach without TLS or without asking who calls, "
-          "since something else protects them");
+          "allow addresses that other machines can reach without TLS or without authentication, "
+          "because something else protects them");
 ABSL_FLAG(absl::Duration, reload_interval, sis::AuthOptions().reload_interval,
-          "how often certificates, keys and identities are looked at for changes, at least 1s");
+          "period of checks of certificates, keys and identities for changes, at least 1s");
 ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
-          "most calls of one connection at a time; others wait in the client");
+          "maximum number of concurrent calls of one connection; others wait in the client");
 ABSL_FLAG(int64_t, grpc_memory_bytes, sis::ConnectionLimits().grpc_memory_bytes,
-          "for connections, and messages that come in or are being answered; beyond it idle "
-          "connections are closed and calls are ended; at least --max_message_bytes");
+          "maximum memory of connections and of messages in flight, in bytes; beyond it, idle "
+          "connections are closed and calls fail; at least --max_message_bytes");
 ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connection_age,
-          "a client has to connect anew after so long, 1h for instance; its calls go on to their "
-          "end; inf: never");
+          "time after which a client must reconnect, for example 1h; its calls run to their end; "
+          "inf: never");
 ABSL_FLAG(bool, reflection, false,
-          "serve grpc.reflection, for grpcurl and the like, to everybody who can connect");
+          "serve grpc.reflection, for tools such as grpcurl, to everybody who can connect");
 
-// Options that jemalloc reads before main: a background thread returns free memory to the system,
-// also while no call comes. After a burst of 300 MB of messages, less than 60 MB remained after
-// 15 s; without the thread 169 MB, and with glibc's malloc 269 MB.
+// Options that jemalloc reads before main. A background thread returns free memory to the system,
+// even without calls. 15 s after a burst of 300 MB of messages less than 60 MB remained; without
+// the thread 169 MB, with glibc's malloc 269 MB.
 extern "C" {
 const char* malloc_conf = "background_thread:true";
 }
@@ -128,14 +128,14 @@ const char* malloc_conf = "background_thread:true";
 namespace sis {
 namespace {
 
-// Whether there is a process that it ends with, and it is gone. No signal and no pipe says that as
-// surely: PR_SET_PDEATHSIG is about threads, and a child of that process holds its pipes open.
+// Returns true if --parent is set and that process has exited. Signals and pipes are less reliable:
+// PR_SET_PDEATHSIG watches a thread, and other children of the parent keep its pipes open.
 bool ParentIsGone() {
   const int parent = absl::GetFlag(FLAGS_parent);
   return parent != 0 && getppid() != parent;
 }
 
-// Sixteen blocks.
+// Space for sixteen blocks of maximum size.
 constexpr int64_t kLeastCacheBytes = 16 * int64_t{kMaxBlockBytes};
 constexpr int kMostThreads = 4096;
 
@@ -168,12 +168,12 @@ std::string FlagProblem(absl::string_view flag) {
   if (flag == "store") return StoreProblem(absl::GetFlag(FLAGS_store));
   if (flag == "backend") {
     const bool known = ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
-    return known ? "" : " is none of auto, cpu and cuda";
+    return known ? "" : " is not auto, cpu or cuda";
   }
   if (flag == "certificate_role") {
     const std::string role = absl::GetFlag(FLAGS_certificate_role);
     const bool known = role.empty() || ParseRole(role).has_value();
-    return known ? "" : " is none of viewer, worker, trainer and admin";
+    return known ? "" : " is not viewer, worker, trainer or admin";
   }
   std::string problem;
   const auto is_in = [&]<typename T>(const absl::Flag<T>& own, std::type_identity_t<T> least,
@@ -253,12 +253,12 @@ std::string Text(const absl::CommandLineFlag& flag) {
   return absl::StrCat("--", flag.Name(), "=", flag.CurrentValue());
 }
 
-// Reads the command line, and files that --flagfile names. A flag that can't be parsed ends the
-// process; InvalidArgument names one whose value makes no sense.
+// Reads the command line, and the files of --flagfile. Exits if a flag can't be parsed. Returns
+// InvalidArgument, naming the flag, for an invalid value.
 absl::Status ReadFlags(int argc, char** argv) {
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("'", rest[1], "' is no flag"));
+    return absl::InvalidArgumentError(absl::StrCat("'", rest[1], "' is not a flag"));
   }
   for (const auto& [name, flag] : OwnFlags()) {
     if (const std::string problem = FlagProblem(name); !problem.empty()) {
@@ -277,8 +277,8 @@ void PrintFlags() {
   std::cout << std::flush;
 }
 
-// Raises the soft limit of file descriptors to the hard one: what a shell gives is meant for
-// programs that use select(2).
+// Raises the soft limit of file descriptors to the hard limit. The default is low only for programs
+// that use select(2).
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -286,7 +286,7 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The exit status of a server that doesn't start, once it has said why.
+// Prints the reason why the server doesn't start, and returns the exit status.
 int Refuse(const absl::Status& status) {
   std::cerr << "sis_server: " << status.message() << std::endl;
   return 1;
@@ -318,7 +318,7 @@ int main(int argc, char** argv) {
     return status.ok() ? 0 : sis::Refuse(status);
   }
   sis::RaiseDescriptorLimit();
-  // Who read what it says may be gone before it.
+  // The reader of stdout may exit before the server.
   signal(SIGPIPE, SIG_IGN);
 
   // Blocked before any thread starts, so that all threads inherit it and only the wait below sees

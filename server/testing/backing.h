@@ -1,4 +1,4 @@
-// Where a store of a test keeps things: a real RocksDB.
+// A RocksDB in a temporary directory, for tests of stores.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace sis {
 
-// A directory that is removed with the object.
+// A temporary directory. The destructor removes it.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
@@ -30,18 +30,18 @@ class TemporaryDirectory {
   std::string path_ = "/tmp/sis-XXXXXX";
 };
 
-// Outlives the store.
+// Must outlive the store.
 class RocksDbBacking {
  public:
   std::string description() const { return absl::StrCat("rocksdb:", folder()); }
   std::string folder() const { return directory_.path() + "/db"; }
-  // The database below, for damage. No store may be open.
+  // Opens the database itself, to damage it. No store may be open.
   std::unique_ptr<RocksDbDatabase> OpenDatabase() {
     auto database = std::make_unique<RocksDbDatabase>(folder(), /*sync=*/false);
     EXPECT_TRUE(database->Open().ok());
     return database;
   }
-  // Puts a value into it, whatever it is.
+  // Writes any value.
   void PutRaw(const std::string& key, const std::string& value) {
     EXPECT_TRUE(OpenDatabase()
                     ->Write(RocksDbDatabase::Room::kToAdd,

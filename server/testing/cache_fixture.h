@@ -18,7 +18,7 @@
 
 namespace sis {
 
-// A clock that stands still until told otherwise. Thread-safe.
+// A clock that only Advance moves. Thread-safe.
 class ManualClock {
  public:
   absl::Time Now() const { return absl::FromUnixNanos(nanos_); }
@@ -36,14 +36,14 @@ inline v1::RunConfig SmallConfig(int top_k = 4) {
   return config;
 }
 
-// Gives back what was sent, bit by bit.
+// Returns a config whose records are read back bit by bit as they were sent.
 inline v1::RunConfig LosslessConfig(int top_k = 4) {
   v1::RunConfig config = SmallConfig(top_k);
   config.set_log_prob_encoding(v1::LOG_PROB_ENCODING_FLOAT32);
   return config;
 }
 
-// What a block of so many positions of a LosslessConfig is charged at most.
+// Returns the maximum bytes charged for a block of `positions` positions of a LosslessConfig.
 inline int64_t BlockCharge(int slots, uint32_t positions) {
   const BlockHeader header = {.encoding = BlockEncoding::kFloat32,
                               .id_bytes = 2,
@@ -107,8 +107,8 @@ inline v1::AppendEntry EntryOf(const Run& run, const RecordedBlock& block) {
   return block.Entry(ToMessage(run.config()));
 }
 
-// In several blocks where one may not hold it, up to the first that is refused. Returns its ack, or
-// the last.
+// Appends the records, in several blocks if one would be too large. Returns the ack of the first
+// refused block, or of the last.
 inline v1::Ack AppendBlock(Cache& cache, const Run& run, const RecordedBlock& block) {
   v1::Ack ack;
   for (uint32_t first = 0; first < block.records.size() && ack.code() == 0;

@@ -12,8 +12,10 @@ LASTS = datetime.timedelta(hours=1)
 
 
 class Authority:
-    """Signs certificates, and writes them as files of a folder. `path` is its own. They hold to RFC
-    5280, as the clients of Python 3.13 want it."""
+    """An authority that signs certificates and writes them to files of a folder.
+
+    `path` is its own certificate. The certificates conform to RFC 5280, which Python 3.13 checks.
+    """
 
     def __init__(self, folder, name):
         self._folder = pathlib.Path(folder)
@@ -29,21 +31,23 @@ class Authority:
         self.path = self._write(f"{name}.pem", own.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name, file, ends=LASTS, uri=None):
-        """The paths of a certificate for this name, and 127.0.0.1, and of its key; with `uri` for
-        that in the place of both, and no common name where `name` is empty. `ends`: from now, a
-        timedelta."""
+        """Returns the paths of a new certificate and its key.
+
+        The certificate is for `name` and 127.0.0.1, or instead for `uri`. An empty `name` means no common
+        name. `ends` is the time until expiry, a timedelta.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         if uri is None:
             names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         else:
             names = [x509.UniformResourceIdentifier(uri)]
-        alternative = (x509.SubjectAlternativeName(names), not name)  # all that there is without a name
+        alternative = (x509.SubjectAlternativeName(names), not name)  # critical without a common name
         authority = (x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False)
         certificate = self._signed(_named(name), key, alternative, authority, ends=ends)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        # The certificate last: until then the two do not match, and a server keeps what it has.
+        # The certificate is written last. Until then the two don't match, and a server keeps its files.
         key_path = self._write(f"{file}.key", text)
         return self._write(f"{file}.pem", certificate.public_bytes(serialization.Encoding.PEM)), key_path
 

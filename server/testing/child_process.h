@@ -1,4 +1,4 @@
-// A program that runs beside the test.
+// A program that a test starts.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,7 @@
 
 namespace sis {
 
-// Killed, if it still runs, when the object goes.
+// The destructor kills the program if it still runs.
 class ChildProcess {
  public:
   // The first argument is the program. Aborts the test if it can't be started.
@@ -19,16 +19,16 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // The next line of its standard output, without the end of line; empty at the end.
+  // Returns the next line of its standard output, without the end of line; empty at the end.
   std::string ReadLine();
 
-  // SIGSTOP has stopped all of its threads when this returns.
+  // Sends the signal. After SIGSTOP, returns when all threads have stopped.
   void Signal(int signal) const;
-  // Waits for its end; the exit status, or minus the signal that ended it.
+  // Waits for its end. Returns the exit status, or the negative number of the signal that ended it.
   int Wait();
 
   int64_t resident_bytes() const;
-  // User and system time so far.
+  // Returns its user and system time so far.
   double cpu_seconds() const;
 
  private:

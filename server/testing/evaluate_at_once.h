@@ -1,4 +1,4 @@
-// Evaluate from the first slice to the last in one thread, for tests.
+// Runs a complete Evaluate in one thread, for tests.
 #pragma once
 
 #include "absl/status/statusor.h"

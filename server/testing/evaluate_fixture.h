@@ -49,7 +49,7 @@ class EvaluateTest : public testing::Test {
     }
   }
 
-  // GATHERED, of all outputs but RATIOS and LOG_RATIOS.
+  // Returns a GATHERED request for all outputs except RATIOS and LOG_RATIOS.
   v1::EvaluateRequest Request(const std::vector<NamedRange>& ranges, uint64_t draw = 1) const {
     v1::EvaluateRequest request;
     request.set_draw(draw);
@@ -70,7 +70,7 @@ class EvaluateTest : public testing::Test {
     *gathered.mutable_log_probs() += more.log_probs();
     *gathered.mutable_sampled_log_probs() += more.sampled_log_probs();
   }
-  // The index of the first value of position i of the request.
+  // Returns the index of the first value of position i of the request.
   static size_t FirstValue(const v1::Gathered& gathered, size_t i) {
     return std::accumulate(gathered.counts().begin(), gathered.counts().begin() + i, size_t{0});
   }

@@ -1,4 +1,4 @@
-// A store of a test that can be made to fail.
+// A store that fails on request, for tests.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@ namespace sis {
 
 enum class Fault {
   kNone,
-  kDown,         // nothing is answered, and nothing done
-  kFull,         // nothing is written
-  kAnswersLost,  // to Put, which does what it should
+  kDown,         // all calls fail, and do nothing
+  kFull,         // writes fail
+  kAnswersLost,  // Put writes, but returns an error
 };
 
-// Does what `store` does while there is no fault. A process is killed, as far as the store can
-// tell, from the moment on at which it is down.
+// Forwards all calls to `store` while there is no fault. For the store, kDown looks like the kill
+// of the server.
 class FaultyStore final : public Store {
  public:
   FaultyStore(std::unique_ptr<Store> store, const std::atomic<Fault>& fault)

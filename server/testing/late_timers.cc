@@ -1,10 +1,10 @@
-// For LD_PRELOAD: every wait with a limit lasts 25 times as long, unless what is waited for
-// happens.
+// A library for LD_PRELOAD that makes every timeout of a wait 25 times as long. A wait still ends
+// at its event.
 //
-// So a test can tell a program that waits for a timer from one that waits for an event, without
-// measuring how long anything takes. The clock itself is right; only who is woken by it is late.
+// With it a test distinguishes a program that waits for a timer from one that waits for an event,
+// without measuring time. The clock itself is right; only timeouts are late.
 
-// With it the system's headers define what is defined here.
+// Otherwise the system's headers define the functions below.
 #undef _FORTIFY_SOURCE
 
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ timespec Late(const timespec& left) {
 }
 
 timespec LateUntil(clockid_t clock, const timespec& until) {
-  // No clock counts further, and some callers mean "never" by it.
+  // Larger times mean "never".
   if (until.tv_sec > INT64_MAX / 4 / kSecond) return until;
   timespec now;
   clock_gettime(clock, &now);
@@ -48,7 +48,7 @@ int LateMilliseconds(int timeout) {
   return timeout > INT_MAX / kTimesLate ? INT_MAX : timeout * static_cast<int>(kTimesLate);
 }
 
-// What would have been called.
+// Returns the function that this library replaces.
 template <typename Function>
 Function* Next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -94,7 +94,7 @@ int epoll_wait(int poller, epoll_event* events, int most, int timeout) {
   return next(poller, events, most, LateMilliseconds(timeout));
 }
 
-// Abseil waits by itself.
+// Abseil waits by system calls.
 long syscall(long number, ...) {
   static const auto next = Next<decltype(syscall)>("syscall");
   va_list list;

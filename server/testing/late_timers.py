@@ -1,4 +1,4 @@
-"""A command before which a program's waits with a limit last 25 times as long."""
+"""A command prefix that makes all timeouts of a program 25 times as long."""
 
 import pathlib
 
@@ -8,5 +8,5 @@ LATE_TIMERS = ["env", f"LD_PRELOAD={_LIBRARY}"]
 
 
 def has_late_timers(process) -> bool:
-    """Whether it was started so; the loader only warns where a library can't be loaded."""
+    """Returns True if the process has loaded the library. The loader only warns if it can't."""
     return _LIBRARY.name in pathlib.Path(f"/proc/{process.pid}/maps").read_text()

@@ -1,4 +1,4 @@
-// A real server on a real port, and the few calls that every integration test makes.
+// A real server on a real port, with the calls that integration tests share.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,7 +18,7 @@ namespace sis {
 
 class Server;
 
-// The bytes of an array field.
+// Returns the bytes of an array field.
 template <typename T>
 std::string Bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
@@ -43,13 +43,13 @@ class LiveServer {
     return options;
   }
 
-  // As server/main/server.h says.
+  // See server/main/server.h.
   const std::string& grpc_address() const;
   std::string admin_address() const;
   void Shutdown(absl::Duration grace);
   v1::RatioService::Stub& stub() { return *stub_; }
 
-  // Lossless: what is read back is what was sent.
+  // The config is lossless: records are read back as they were sent.
   static v1::CreateRunRequest RunRequest(const std::string& id, uint32_t top_k,
                                          uint32_t vocabulary_size, uint64_t seed = 1) {
     v1::CreateRunRequest request;
@@ -79,8 +79,8 @@ class LiveServer {
     return request;
   }
 
-  // Sends the messages over one stream, one after the other. Returns the answers to those that got
-  // one, and how the stream ended.
+  // Sends the messages over one stream, one after the other. Returns all responses, and the status
+  // of the stream.
   struct Appended {
     std::vector<v1::Ack> acks;
     grpc::Status status;

@@ -9,12 +9,16 @@ BINARY = pathlib.Path(__file__).absolute().parents[1] / "main/sis_server"
 
 
 class LiveServer:
-    """A process, which serves from when it is made until close() or kill(), either of which may
-    come again."""
+    """A server process that serves until close() or kill(), which can be called again."""
 
     def __init__(self, *flags, listen=None, cache_bytes=64 << 20, prefix=(), stderr=None):
-        """`listen` is left out: a free port, or for "unix" a Unix socket of the server's own.
-        `prefix`: a command that runs it. `stderr`: a file that takes what it says there."""
+        """Starts the server, and waits until it is ready.
+
+        Args:
+            listen: Its gRPC addresses; "unix" for a new Unix socket. The default is a free port.
+            prefix: A command that runs the server.
+            stderr: A file for its stderr.
+        """
         self._folder = tempfile.TemporaryDirectory()
         if listen == "unix":
             listen = f"unix:{self._folder.name}/socket"
@@ -31,7 +35,7 @@ class LiveServer:
             stderr=stderr,
             text=True,
         )
-        # What it says before it is ready: its addresses (grpc, admin), its backend, its store.
+        # Its output until it is ready, by name: its addresses (grpc, admin), backend, and store.
         self.said = {}
         for line in iter(self.process.stdout.readline, ""):
             if line == "ready\n":
@@ -50,13 +54,13 @@ class LiveServer:
         return self.said["admin"]
 
     def metrics(self):
-        """What Prometheus would read: numbers by series, as they are written."""
+        """Returns all metrics: values by series, as they are written."""
         with urllib.request.urlopen(f"http://{self.admin_address}/metrics", timeout=30) as page:
             lines = page.read().decode().splitlines()
         return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def close(self):
-        """As an operator ends it."""
+        """Shuts the server down as an operator would."""
         self.process.terminate()
         self._wait()
 
@@ -71,8 +75,7 @@ class LiveServer:
 
 
 def two_replicas(add_cleanup):
-    """Two of them, for one client. `add_cleanup` is the addCleanup or addClassCleanup of the test
-    that they end with."""
+    """Returns two servers for one client. `add_cleanup` is the addCleanup or addClassCleanup of the test."""
     servers = [LiveServer(), LiveServer()]
     for server in servers:
         add_cleanup(server.close)

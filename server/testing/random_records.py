@@ -1,4 +1,4 @@
-"""Records as a worker would send them, of a policy that is drawn at random."""
+"""Records of a random policy, as a worker would send them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import sis
 
 
 def random_record(seed: int, positions: int, vocabulary: int, top_k: int) -> sis.TopK:
-    """The same whenever it is asked for. Rows of `positions` consecutive positions."""
+    """Records of `positions` consecutive positions; the same at every call."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(positions, vocabulary))
     log_softmax = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)

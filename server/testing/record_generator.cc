@@ -122,7 +122,7 @@ Records RecordGenerator::NextRecords(uint32_t count) {
     const int32_t outside = ids.back();
     std::vector<float> log_probs = LogProbs(used);
     std::ranges::sort(log_probs, std::greater<>());
-    for (size_t slot = 1; slot < used; ++slot) {  // ties go by id
+    for (size_t slot = 1; slot < used; ++slot) {  // ties are ordered by id
       if (log_probs[slot] == log_probs[slot - 1] && ids[slot] < ids[slot - 1]) {
         log_probs[slot] = std::nextafter(log_probs[slot], kMinusInfinity);
       }

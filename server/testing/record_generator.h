@@ -1,4 +1,4 @@
-// Random valid input for tests: what workers record, and what trainers send about it.
+// Random valid records and current values for tests.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ struct Records {
   uint32_t size() const { return static_cast<uint32_t>(sampled_ids.size()); }
   RecordView View() const { return View(0, size()); }
   RecordView View(uint32_t first, uint32_t count) const;
-  // Positions [first, first + count); they become those from first_position on.
+  // Returns positions [first, first + count) as positions of the sequence from first_position on.
   RecordedBlock Block(const std::string& sequence, uint32_t first_position, uint64_t policy_version,
                       uint32_t first, uint32_t count) const;
-  // All positions, at their own places.
+  // Returns all positions, as positions of the sequence from 0 on.
   RecordedBlock Block(const std::string& sequence, uint64_t policy_version = 0) const;
 };
 
@@ -39,7 +39,7 @@ struct RecordedBlock {
   uint64_t policy_version;
   Records records;
 
-  // What a worker of a run with this configuration sends.
+  // Returns the entry that a worker of a run with this config sends.
   v1::AppendEntry Entry(const v1::RunConfig& config) const;
 };
 
@@ -50,11 +50,11 @@ struct CurrentValues {
   std::vector<float> sampled_log_probs = {};  // [T]
 
   v1::Gathered Gathered(uint32_t first, uint32_t count) const;
-  // The same, reduced over the first top_k slots by kernels/decide/decide.h.
+  // Returns the values reduced over the first top_k slots, by kernels/decide/decide.h.
   v1::Reduced Reduced(const Records& records, int top_k, uint32_t first, uint32_t count) const;
 };
 
-// Records have full, partly used and empty sets, and sampled tokens in them and outside.
+// Generates records with full, partly used and empty sets, and sampled tokens inside and outside.
 class RecordGenerator {
  public:
   RecordGenerator(int slots, int32_t vocabulary_size, uint32_t seed)
@@ -62,13 +62,13 @@ class RecordGenerator {
 
   Records NextRecords(uint32_t count);
   CurrentValues NextCurrent(const Records& records);
-  // In [low, high].
+  // Returns a number in [low, high].
   uint32_t Uniform(uint32_t low, uint32_t high) {
     return std::uniform_int_distribution<uint32_t>(low, high)(random_);
   }
 
  private:
-  // Log-probs of `count` tokens that leave some mass to others.
+  // Returns log-probs of `count` tokens that leave some probability to others.
   std::vector<float> LogProbs(size_t count);
 
   const int slots_;

@@ -36,7 +36,7 @@ void Await(const std::string& what, const Condition& condition) {
   }
 }
 
-// Returns ports that are free now. Holds them until it has all, so that they are different.
+// Returns different ports that are free now. Holds each one until it has all.
 std::vector<int> FreePorts(int count) {
   std::vector<int> sockets, ports;
   for (int i = 0; i < count; ++i) {

@@ -11,7 +11,7 @@
 
 namespace sis {
 
-// Aborts the test if something fails. Data lies in a directory that is removed with the object.
+// Aborts the test if something fails. The data is in a directory that the destructor removes.
 class RedisServers {
  public:
   // Arguments of redis-server, beyond its port and directory.

@@ -1,4 +1,4 @@
-"""A network between clients and servers that counts, delays, holds up, or stalls."""
+"""A relay between clients and servers that counts, delays, holds or stalls bytes."""
 
 import contextlib
 import itertools
@@ -29,19 +29,19 @@ def _listen(path):
 class Relay:
     """Carries each connection to the next of `servers`, in turn, until close().
 
-    `path`: the Unix socket at which it listens; otherwise it takes a port of its own, and `address`
-    says which. `most`: so many bytes of each client are carried, and then no more; the connection
-    stays. `delay`: seconds that answers take longer; may be set at any time. While `open` is cleared
-    answers wait."""
+    `path` is the Unix socket to listen on; without it the relay picks a port, see `address`. `most` is
+    the number of bytes after which a client's bytes are held back, without closing the connection.
+    `delay`, in seconds, delays responses, and can be set at any time. Responses wait while `open` is
+    cleared."""
 
     def __init__(self, *servers, path=None, most=None):
         self._servers, self._most = itertools.cycle(servers), most
         self.delay = 0.0
         self.open = threading.Event()
         self.open.set()
-        # Bytes carried to servers, and from them: counted before the other side can act on them.
+        # Bytes to servers, and from them. Counted before the receiver can act on them.
         self.sent = self.received = 0
-        self.stalled = threading.Semaphore(0)  # released for each client of which `most` was carried
+        self.stalled = threading.Semaphore(0)  # released for each client after `most` of its bytes
         self._lock = threading.Lock()
         self._held = 0
         self._sockets = []
@@ -51,14 +51,14 @@ class Relay:
 
     @property
     def held(self):
-        """How many connections have an answer that waits for `open`."""
+        """Returns the number of connections with a response that waits for `open`."""
         with self._lock:
             return self._held
 
     def close(self):
         for each in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):  # the other side has gone
-                each.shutdown(socket.SHUT_RDWR)  # wakes who waits in it
+            with contextlib.suppress(OSError):  # the other side has closed
+                each.shutdown(socket.SHUT_RDWR)  # wakes waiting threads
             each.close()
 
     def _accept(self):
@@ -90,7 +90,7 @@ class Relay:
                 server.sendall(data)
             self.stalled.release()
         except OSError:
-            pass  # one side has gone
+            pass  # one side has closed
 
     def _to_client(self, server, client):
         try:
@@ -101,7 +101,7 @@ class Relay:
                 client.sendall(data)
             client.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # one side has gone
+            pass  # one side has closed
 
     def _hold_up(self):
         time.sleep(self.delay)

@@ -1,4 +1,4 @@
-// The cache of one server, with a run in it, over a store that survives the server.
+// The cache of one server with a run, over a store that outlives the server.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ namespace sis {
 
 class Replica {
  public:
-  // Without a store (null), what is in memory is all there is.
+  // Without a store (null), all data is in memory.
   explicit Replica(std::unique_ptr<Store> store, const v1::RunConfig& config,
                    const std::string& run_id = "run")
       : store_(std::move(store)) {
-    clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
+    clock_.Advance(absl::Hours(24 * 36500));  // so that nothing expires by the store's own clock
     if (store_ != nullptr) stored_.emplace(*store_, registry_, [this] { return clock_.Now(); });
     runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
     v1::CreateRunRequest request;

@@ -1,4 +1,4 @@
-// What Prometheus reads, for tests.
+// Parses metrics as Prometheus does, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 namespace sis {
 
-// The exposition as a map from series, as written there, to value. A series that stands there twice
-// fails the test.
+// Returns a map from series, as written in the exposition, to value. Fails the test if a series
+// occurs twice.
 inline std::map<std::string, double> Scrape(const std::vector<prometheus::MetricFamily>& families) {
   std::istringstream text(prometheus::TextSerializer().Serialize(families));
   std::map<std::string, double> series;

@@ -1,4 +1,4 @@
-// sis_server as its users run it.
+// sis_server as a process, for tests.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +12,7 @@ namespace sis {
 
 class ServerProcess final : public ChildProcess {
  public:
-  // Ready when it returns. Aborts the test if it ends before.
+  // Returns when the server is ready. Aborts the test if it exits before.
   explicit ServerProcess(const std::vector<std::string>& flags,
                          const std::string& program = "server/main/sis_server")
       : ChildProcess(CommandLine(program, flags)) {
@@ -26,7 +26,7 @@ class ServerProcess final : public ChildProcess {
     }
   }
 
-  // With the port that was picked.
+  // Returns the address with the port that was picked.
   const std::string& address() const { return address_; }
 
  private:

@@ -1,4 +1,4 @@
-// A store in maps, which later servers of a test find again, and others at the same time. Nothing
+// A store in maps that outlive it, for tests. Several servers can use the same maps. Nothing
 // expires.
 #pragma once
 
@@ -39,7 +39,7 @@ struct StoreMaps {
 
 class StoreInMemory : public Store {
  public:
-  // `maps` must outlive it. With a server's name it is shared by several.
+  // `maps` must outlive the object. With a server's name the store is shared.
   explicit StoreInMemory(StoreMaps& maps, std::string server = "")
       : maps_(maps), server_(std::move(server)) {}
 

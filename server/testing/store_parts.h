@@ -1,4 +1,4 @@
-// Short names for what tests of a store write: parts of sequences of one run.
+// Short helpers for tests of stores, which write parts of sequences of one run.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ inline absl::Status MergeOne(Store& store, const SequenceIdentity& sequence,
   return store.Merge(sequence, {&block, 1}, absl::InfiniteFuture());
 }
 
-// Whether it had parts.
+// Returns true if the sequence had parts.
 inline absl::StatusOr<bool> DropOne(Store& store, const SequenceIdentity& sequence, uint8_t reason,
                                     absl::Time expires = absl::InfiniteFuture()) {
   const DroppedSequence dropped{.sequence = sequence, .reason = reason};

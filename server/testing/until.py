@@ -1,11 +1,11 @@
-"""Waiting for what takes as long as it takes."""
+"""Waits for a condition."""
 
 import time
 
 
 def until(ask, done=bool, seconds=60):
-    """What `ask()` answers, asked again and again until `done` says that this is it. After so many
-    seconds an AssertionError with the last answer."""
+    """Calls `ask` until `done` accepts its result, and returns it. Raises AssertionError with the last result after
+    `seconds`."""
     end = time.monotonic() + seconds
     while not done(answer := ask()):
         if time.monotonic() > end:
