@@ -16,7 +16,9 @@ from tests.deploy.helm.rendered_chart import (
     selected, selector, servers,
 )  # fmt: skip
 
-SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "Job", "Pod", "ServiceAccount"}
+SELECTS_NOTHING = {
+    "Certificate", "ConfigMap", "HorizontalPodAutoscaler", "Job", "Pod", "PrometheusRule", "ServiceAccount",
+}  # fmt: skip
 
 
 def selects(document, pod):
@@ -45,9 +47,9 @@ class ChartChecks(unittest.TestCase):
 
     def test_what_is_optional_is_there_when_it_is_asked_for(self):
         kinds = {document["kind"] for document in documents(VALUES["everything"])}
-        self.assertLessEqual({"Certificate", "PodMonitor", "PrometheusRule", "ConfigMap"}, kinds)
+        self.assertLessEqual({"Certificate", "ServiceMonitor", "PrometheusRule", "ConfigMap"}, kinds)
         kinds = {document["kind"] for document in documents(INSECURE)}
-        self.assertFalse(kinds & {"Certificate", "PodMonitor", "PrometheusRule", "ConfigMap"})
+        self.assertFalse(kinds & {"Certificate", "ServiceMonitor", "PrometheusRule", "ConfigMap"})
 
     def test_helm_test_has_a_pod_where_it_can_call(self):
         """Its containers are as those of servers, and no manifest for kubectl has it."""
@@ -55,7 +57,7 @@ class ChartChecks(unittest.TestCase):
         client = {"test": {"clientSecret": "client"}}
         for values, called in (
             (INSECURE, 3),
-            ({**INSECURE, "servers": 9}, 9),
+            ({**INSECURE, "replicaCount": 9}, 9),
             ({"security": tokens, **client}, 3),
             ({"security": tokens}, 0),
             ({"security": {"insecure": True, "tlsSecret": "tls"}}, 0),
@@ -107,6 +109,22 @@ class ChartChecks(unittest.TestCase):
                         continue
                     found = [labels(pod)["app.kubernetes.io/component"] for pod in selected(document, objects)]
                     self.assertEqual(found, [document["metadata"]["labels"]["app.kubernetes.io/component"]], document)
+
+    def test_the_values_replace_computed_resources_and_contexts_field_by_field(self):
+        values = {"resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "9Gi"}}}
+        values |= {"podSecurityContext": {"fsGroup": 7}, "securityContext": {"runAsUser": 8}, "extraEnv": [{"name": "A"}]}
+        before, after = ({"objects": list(documents({**INSECURE, **more}))} for more in ({}, values))
+        for rendered in (before, after):
+            (rendered["server"],) = servers(rendered["objects"])
+            ((_, template),) = pods(rendered["objects"])
+            rendered["pod"] = template["spec"]["securityContext"]
+        computed, given = before["server"]["resources"], after["server"]["resources"]
+        self.assertEqual(given, {"requests": {**computed["requests"], "cpu": "500m"}, "limits": {"memory": "9Gi"}})
+        self.assertEqual(after["pod"], {**before["pod"], "fsGroup": 7})
+        self.assertEqual(
+            after["server"]["securityContext"], {**before["server"]["securityContext"], "runAsUser": 8}
+        )
+        self.assertEqual((before["server"].get("env"), after["server"]["env"]), (None, [{"name": "A"}]))
 
     def test_the_memory_limit_covers_what_the_server_may_take(self):
         def limit(gpu=0, store="memory", **memory):

@@ -15,7 +15,7 @@ import helm_python
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import INSECURE, documents, labels, of_kind, selected
 
-MONITORED = {name: {"enabled": True} for name in ("podMonitor", "prometheusRules", "dashboards")}
+MONITORED = {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRules", "dashboards")}
 FORMS = (
     {"form": "replicas"},
     {"form": "sidecar", "sidecar": {"trainer": {"image": "trainer"}}},
@@ -23,10 +23,10 @@ FORMS = (
 
 
 def job_of(monitor, pod):
-    """The label `job` of what a PodMonitor's endpoints scrape, as the operator and Prometheus make it."""
+    """The label `job` of what a ServiceMonitor's endpoints scrape, as the operator and Prometheus make it."""
     spec = monitor["spec"]
-    for endpoint in spec["podMetricsEndpoints"]:
-        target = {"job": f"{render.NAMESPACE}/{monitor['metadata']['name']}"}
+    for endpoint in spec["endpoints"]:
+        target = {"job": monitor["metadata"]["name"]}
         if "jobLabel" in spec:
             target["job"] = labels(pod).get(spec["jobLabel"], target["job"])
         for relabeling in endpoint.get("relabelings", []):
@@ -86,7 +86,7 @@ class MonitoringChecks(unittest.TestCase):
         for form in FORMS:
             with self.subTest(form=form):
                 objects = list(documents({**INSECURE, **MONITORED, **form}))
-                (monitor,) = of_kind("PodMonitor", objects)
+                (monitor,) = of_kind("ServiceMonitor", objects)
                 (pod,) = selected(monitor, objects)
                 (job,) = job_of(monitor, pod)
                 files = [text for document in of_kind("ConfigMap", objects) for text in document["data"].values()]

@@ -8,7 +8,7 @@ import unittest
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
     INSECURE, VALUES, containers, documents, forms, is_own, kubernetes_takes, labels, matches, of_kind, pods,
-    port_names, selected,
+    port_names, selected, selector, server_count,
 )  # fmt: skip
 
 NAMESPACE = {"kubernetes.io/metadata.name": render.NAMESPACE}
@@ -52,7 +52,7 @@ def pod_names(host, service, objects):
     """Returns the DNS names of the pods of the StatefulSet that this Service governs."""
     for document in of_kind("StatefulSet", objects):
         if document["spec"]["serviceName"] == service["metadata"]["name"]:
-            return [f"{document['metadata']['name']}-{i}.{host}" for i in range(document["spec"]["replicas"])]
+            return [f"{document['metadata']['name']}-{i}.{host}" for i in range(server_count(objects))]
     return []
 
 
@@ -91,10 +91,13 @@ class NetworkChecks(unittest.TestCase):
                 for service in of_kind("Service", objects):
                     (pod,) = selected(service, objects)
                     self.assertLessEqual({port["targetPort"] for port in service["spec"]["ports"]}, port_names(pod))
-                for monitor in of_kind("PodMonitor", objects):
+                for monitor in of_kind("ServiceMonitor", objects):
                     (pod,) = selected(monitor, objects)
-                    scraped = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+                    scraped = {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
                     self.assertLessEqual(scraped, port_names(pod))
+                    services = of_kind("Service", objects)
+                    (found,) = (each for each in services if matches(selector(monitor), each["metadata"]["labels"]))
+                    self.assertLessEqual(scraped, {port["name"] for port in found["spec"]["ports"]})
                 for policy in of_kind("NetworkPolicy", objects):
                     (pod,) = selected(policy, objects)
                     let_in = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
@@ -134,8 +137,9 @@ class NetworkChecks(unittest.TestCase):
                         self.assertEqual(let_in(labels(server)), ports)
                         self.assertEqual((let_in({}), let_in(CLIENT), let_in({}, MONITORING)), (set(),) * 3)
                     elif "clients" in chosen:  # in VALUES: everybody of the namespace
-                        self.assertEqual(let_in({}), ports)
-                        self.assertEqual(let_in({}, MONITORING), set())
+                        monitors = set() if "monitors" in chosen else {"admin"}
+                        self.assertEqual(let_in({}), ports - monitors)
+                        self.assertEqual(let_in({}, MONITORING), monitors)
                     else:
                         self.assertEqual(let_in({}), set())
                         self.assertEqual(let_in(CLIENT), ports - {"admin"})

@@ -54,7 +54,11 @@ PASSED_ON = {
     "nodeSelector": {"a": "b"},
     "podAnnotations": {"a": "b"},
     "podLabels": {"a": "b"},
+    "extraEnv": ENVIRONMENT,
     "extraVolumeMounts": MOUNTS,
+    "podSecurityContext": {"runAsUser": 7, "supplementalGroups": [8], "seccompProfile": {"type": "Localhost", "localhostProfile": "a.json"}},
+    "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2, "memory": "1Gi"}},
+    "securityContext": {"runAsGroup": 7, "capabilities": {"add": ["SYS_NICE"], "drop": ["ALL"]}},
     "serviceAccount.annotations": {"a": "b"},
     "sidecar.trainer.env": ENVIRONMENT,
     "sidecar.trainer.image": "trainer",
@@ -66,7 +70,9 @@ PASSED_ON = {
 # No name, number, address or path of anything.
 NO_NAME = "ba na/na: !"
 # Values that may be any text.
-TEXTS = {("podAnnotations", "a"), ("serviceAccount.annotations", "a"), ("sidecar.trainer.env", 0, "value")}
+TEXTS = {
+    ("extraEnv", 0, "value"), ("podAnnotations", "a"), ("serviceAccount.annotations", "a"), ("sidecar.trainer.env", 0, "value"),
+}  # fmt: skip
 # Values that Kubernetes refuses although they match its schemas.
 CONTRADICTIONS = {
     "tolerations": (

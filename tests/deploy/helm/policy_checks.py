@@ -23,7 +23,7 @@ EXCEPTIONS = {
     # A network policy.
     "CKV2_K8S_6": ({"Pod"}, "what helm test starts listens nowhere"),
     # CPU limits.
-    "CKV_K8S_11": (WORKLOADS, "a limit makes Evaluate wait while the node idles; cpu.limited sets one"),
+    "CKV_K8S_11": (WORKLOADS, "a limit makes Evaluate wait while the node idles; resources.limits.cpu sets one"),
     # Image pull policy Always.
     "CKV_K8S_15": (WORKLOADS | {"Pod"}, "tags name versions, and a pod must start while the registry is away; image.pullPolicy"),
     # No objects in the default namespace.

@@ -10,7 +10,7 @@ import yaml
 from deploy.helm import render
 
 # Kinds of the Prometheus operator and cert-manager. Kubernetes has no schema of these kinds.
-CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
+CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule"}
 # Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
 # and everything that is optional.
 INSECURE = {"security": {"insecure": True}}
@@ -53,7 +53,9 @@ VALUES = {
     "everything": {
         "image": {"digest": "sha256:" + "a" * 64},
         "imagePullSecrets": ["registry"],
-        "cpu": {"cores": 4, "limited": True},
+        "evaluateThreads": 4,
+        "resources": {"limits": {"cpu": 4}},
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
         "store": {
             "kind": "rocksdb",
             "rocksdb": {
@@ -78,7 +80,7 @@ VALUES = {
         "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}},
         "priorityClassName": "high",
         "networkPolicy": {"clients": [{"podSelector": {}}], "monitors": [{"podSelector": {}}]},
-        "podMonitor": {"enabled": True},
+        "serviceMonitor": {"enabled": True},
         "prometheusRules": {"enabled": True},
         "dashboards": {"enabled": True},
     },
@@ -94,6 +96,12 @@ VALUES = {
         "updateStrategy": {"type": "OnDelete"},
     },
     "redis": {**INSECURE, "store": {"kind": "redis", "redis": {"enabled": True, "passwordSecret": "password"}}},
+    "autoscaled": {
+        **INSECURE,
+        "autoscaling": {"enabled": True},
+        "store": {"kind": "redis", "redis": {"enabled": True}},
+    },
+    "dev": yaml.safe_load((render.CHART / "values-dev.yaml").read_text()),
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
 }
 VALUES["added-to-a-sidecar"] = {**VALUES["sidecar"], "security": {"identitiesSecret": "identities"}, **ADDITIONS}
@@ -148,6 +156,14 @@ def kubernetes_takes_document(text):
 def is_own(container):
     """Not the user's."""
     return container["name"] in ("server", "proxy", "redis")
+
+
+def server_count(objects):
+    """The most servers that a StatefulSet of the release may have."""
+    for scaler in of_kind("HorizontalPodAutoscaler", objects):
+        return scaler["spec"]["maxReplicas"]
+    ((document, _),) = [found for found in pods(objects) if "admin" in port_names(found[1])]
+    return document["spec"]["replicas"]
 
 
 def of_kind(kind, objects):

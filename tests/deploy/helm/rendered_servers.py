@@ -160,6 +160,6 @@ class RenderedServers:
                     said = {"/livez": "alive\n", "/readyz": "ready\n"}[asked["path"]]
                     test.assertEqual(get(listening[asked["port"]], asked["path"]), said)
             if container["name"] == "server":
-                for monitor in of_kind("PodMonitor", self._documents):
-                    for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+                for monitor in of_kind("ServiceMonitor", self._documents):
+                    for endpoint in monitor["spec"]["endpoints"]:
                         test.assertIn("sis_build_info", get(listening[endpoint["port"]], endpoint["path"]))

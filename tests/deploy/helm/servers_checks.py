@@ -92,7 +92,7 @@ class RenderedServersChecks(unittest.TestCase):
     def serve(self, **values):
         """Starts servers. Checks that all processes answer the probes of their containers, and that
         /metrics has the end of each certificate that clients see."""
-        objects = list(documents({**INSECURE, "podMonitor": {"enabled": True}, **values}))
+        objects = list(documents({**INSECURE, "serviceMonitor": {"enabled": True}, **values}))
         servers = rendered_servers.RenderedServers(objects, self.secrets.folder)
         self.addCleanup(servers.close)
         servers.check_probes(self)
@@ -106,7 +106,7 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_replicas_hold_a_sequence_each(self):
         for store in ("memory", "rocksdb"):
-            servers = self.serve(servers=3, memory=self.SMALL, store={"kind": store})
+            servers = self.serve(replicaCount=3, memory=self.SMALL, store={"kind": store})
             self.assertEqual(len(servers.addresses), 3)
             one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
@@ -133,8 +133,8 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_with_tls_and_tokens_only_who_has_one_may_call(self):
         for values in (
-            {"servers": 3, "store": {"kind": "rocksdb"}},
-            {"servers": 2, "proxy": {"enabled": True}},
+            {"replicaCount": 3, "store": {"kind": "rocksdb"}},
+            {"replicaCount": 2, "proxy": {"enabled": True}},
         ):
             servers = self.serve(memory=self.SMALL, security=TLS, **values)
             with unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": self.secrets.ca}):
@@ -146,7 +146,7 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_with_certificates_of_clients_nobody_needs_a_token_and_nobody_takes_all_runs(self):
         servers = self.serve(
-            servers=2,
+            replicaCount=2,
             memory={**self.SMALL, "runs": 2},
             security={"tlsSecret": "tls", "clientCertificates": True},
             flags={"certificate_role": "trainer"},
@@ -164,16 +164,16 @@ class RenderedServersChecks(unittest.TestCase):
     def test_helm_test_fails_unless_every_server_answers_a_client(self):
         certified = {"tlsSecret": "tls", "clientCertificates": True}
         for values in (
-            {"servers": 3},
-            {"servers": 2, "security": TLS, "test": {"clientSecret": "client"}},
-            {"servers": 2, "security": TLS, "test": {"clientSecret": "client"}, "proxy": {"enabled": True}},
+            {"replicaCount": 3},
+            {"replicaCount": 2, "security": TLS, "test": {"clientSecret": "client"}},
+            {"replicaCount": 2, "security": TLS, "test": {"clientSecret": "client"}, "proxy": {"enabled": True}},
             {
-                "servers": 1,
+                "replicaCount": 1,
                 "security": certified,
                 "flags": {"certificate_role": "viewer"},
                 "test": {"clientSecret": "client"},
             },
-            {"servers": 1, "security": {"insecure": True, "identitiesSecret": "identities"}},
+            {"replicaCount": 1, "security": {"insecure": True, "identitiesSecret": "identities"}},
         ):
             with self.subTest(values=values):
                 servers = self.serve(memory=self.SMALL, **values)
@@ -195,7 +195,7 @@ class RenderedServersChecks(unittest.TestCase):
     def test_a_renewed_certificate_is_shown_to_clients_and_its_end_to_prometheus(self):
         for proxy in (False, True):
             self.secrets.renew(datetime.timedelta(hours=1))
-            servers = self.serve(servers=1, memory=self.SMALL, security=TLS, proxy={"enabled": proxy})
+            servers = self.serve(replicaCount=1, memory=self.SMALL, security=TLS, proxy={"enabled": proxy})
             before = shown_end(servers.addresses[0])
             self.secrets.renew(datetime.timedelta(hours=5))
             until(lambda: shown_end(servers.addresses[0]) > before + 3 * 3600)
@@ -207,7 +207,7 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_nobody_waits(self):
         proxy = {"enabled": True, "callsPerSecond": 100}
-        servers = self.serve(servers=1, memory=self.SMALL, security=TLS, proxy=proxy)
+        servers = self.serve(replicaCount=1, memory=self.SMALL, security=TLS, proxy=proxy)
         (address,) = servers.addresses
         with self.as_alice():
             one_step.check_a_step(self, writes=[address], reads=[address])
@@ -234,7 +234,7 @@ class RenderedServersChecks(unittest.TestCase):
         # Little but the cache, without which the limit would be below it; and room for what gRPC takes
         # of one worker's messages.
         memory = {"cacheMiB": 320, "messageMiB": 1, "messagesInFlight": 48, "runs": 2}
-        servers = self.serve(servers=1, memory=memory, cpu={"cores": 1})
+        servers = self.serve(replicaCount=1, memory=memory, evaluateThreads=1)
         (address,) = servers.addresses
         one_step.check_a_step(self, writes=[address], reads=[address])
         with sis.Client(address) as client:
@@ -244,7 +244,7 @@ class RenderedServersChecks(unittest.TestCase):
         self.assertLess(most, limit)
 
     def test_without_a_device_the_gpu_values_serve_too(self):
-        servers = self.serve(servers=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
+        servers = self.serve(replicaCount=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
         one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
 

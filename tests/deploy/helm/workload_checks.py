@@ -47,7 +47,12 @@ class WorkloadChecks(unittest.TestCase):
         for name, values, objects in forms():
             with self.subTest(values=name):
                 for workload, _ in of_servers(objects):
-                    self.assertEqual(workload["spec"]["replicas"], values.get("servers", 3))
+                    scaled = values.get("autoscaling", {}).get("enabled")
+                    self.assertEqual(workload["spec"].get("replicas"), None if scaled else values.get("replicaCount", 3))
+                    scalers = [scaler["spec"] for scaler in of_kind("HorizontalPodAutoscaler", objects)]
+                    self.assertEqual(len(scalers), 1 if scaled else 0)
+                    for spec in scalers:
+                        self.assertEqual(spec["scaleTargetRef"]["name"], workload["metadata"]["name"])
 
     def test_pods_of_a_workload_are_spread_wherever_the_values_place_them(self):
         for name, values, objects in forms():
@@ -108,7 +113,7 @@ class WorkloadChecks(unittest.TestCase):
                     self.assertNotEqual(upgraded, objects)
                     self.assertEqual(list(kept(upgraded)), list(kept(objects)))
         for change in (
-            {"servers": 5},
+            {"replicaCount": 5},
             {"memory": {"cacheMiB": 8192}},
             {"flags": {"reader_absence": "30m"}},
             {"security": {"tlsSecret": "tls", "identitiesSecret": "identities"}},

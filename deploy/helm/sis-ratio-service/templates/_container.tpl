@@ -37,6 +37,17 @@ memory
 {{- add $cache (div (add $cache 15) 16) $messages (mul 3 (int $memory.runs)) $store $device 256 -}}
 {{- end -}}
 
+{{/* The computed requests and limits, and what the values put in their place. */}}
+{{- define "sis.resources" -}}
+{{- $memory := printf "%sMi" (include "sis.memoryMiB" .) -}}
+{{- $limits := dict "memory" $memory -}}
+{{- if gt (int .Values.gpu.count) 0 -}}
+{{- $_ := set $limits "nvidia.com/gpu" (int .Values.gpu.count) -}}
+{{- end -}}
+{{- $requests := dict "cpu" (int .Values.evaluateThreads) "memory" $memory -}}
+{{- mergeOverwrite (dict "requests" $requests "limits" $limits) (deepCopy .Values.resources) | toYaml -}}
+{{- end -}}
+
 {{- define "sis.listen" -}}
 {{- if eq .Values.form "sidecar" -}}
 unix:/run/sis/socket
@@ -64,7 +75,7 @@ unix:/run/sis/socket
   "max_runs" (int .Values.memory.runs)
   "max_runs_per_owner" (include "sis.runsPerOwner" .)
   "run_idle_expiry" .Values.memory.runIdleExpiry
-  "evaluate_threads" (int .Values.cpu.cores)
+  "evaluate_threads" (int .Values.evaluateThreads)
   "store" (include "sis.store" .)
   "backend" (ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0))
   "shutdown_grace" (printf "%ds" (int .Values.shutdownGraceSeconds)) -}}
@@ -133,32 +144,12 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
-resources:
-  requests:
-    cpu: {{ .Values.cpu.cores }}
-    memory: {{ include "sis.memoryMiB" . }}Mi
-  limits:
-    {{- if .Values.cpu.limited }}
-    cpu: {{ .Values.cpu.cores }}
-    {{- end }}
-    memory: {{ include "sis.memoryMiB" . }}Mi
-    {{- if gt (int .Values.gpu.count) 0 }}
-    nvidia.com/gpu: {{ .Values.gpu.count }}
-    {{- end }}
-securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
+{{- with .Values.extraEnv }}
+env: {{- toYaml . | nindent 2 }}
+{{- end }}
+resources: {{- include "sis.resources" . | nindent 2 }}
+securityContext: {{- toYaml .Values.securityContext | nindent 2 }}
 {{- with include "sis.mounts" . }}
 volumeMounts: {{- . | nindent 2 }}
 {{- end }}
-{{- end -}}
-
-{{- define "sis.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-runAsNonRoot: true
-runAsUser: {{ .Values.user }}
-runAsGroup: {{ .Values.group }}
-capabilities:
-  drop: [ALL]
-seccompProfile:
-  type: RuntimeDefault
 {{- end -}}

@@ -18,12 +18,23 @@
 {{- .Values.serviceAccount.name | default (ternary (include "sis.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
-{{/* Where clients call, one per line: every server by its name. */}}
+{{/* Number of servers that are always there. */}}
+{{- define "sis.minReplicas" -}}
+{{- ternary .Values.autoscaling.minReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
+{{- end -}}
+
+{{/* Number of servers that clients are given. */}}
+{{- define "sis.maxReplicas" -}}
+{{- ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
+{{- end -}}
+
+{{/* Where clients call, one per line: the first servers by their names, dict "root" $ "count" 3. */}}
 {{- define "sis.addresses" -}}
-{{- $host := printf "%s.%s.svc:%d" (include "sis.name" .) .Release.Namespace (int .Values.ports.grpc) -}}
+{{- $name := include "sis.name" .root -}}
+{{- $host := printf "%s.%s.svc:%d" $name .root.Release.Namespace (int .root.Values.ports.grpc) -}}
 {{- $addresses := list -}}
-{{- range $i := until (int .Values.servers) -}}
-{{- $addresses = append $addresses (printf "%s-%d.%s" (include "sis.name" $) $i $host) -}}
+{{- range $i := until (int .count) -}}
+{{- $addresses = append $addresses (printf "%s-%d.%s" $name $i $host) -}}
 {{- end -}}
 {{- join "\n" $addresses -}}
 {{- end -}}

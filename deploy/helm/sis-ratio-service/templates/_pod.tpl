@@ -6,14 +6,7 @@
 serviceAccountName: {{ include "sis.serviceAccount" .root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-securityContext:
-  runAsNonRoot: true
-  runAsUser: {{ $values.user }}
-  runAsGroup: {{ $values.group }}
-  fsGroup: {{ $values.group }}
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile:
-    type: RuntimeDefault
+securityContext: {{- toYaml $values.podSecurityContext | nindent 2 }}
 {{- with $values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}

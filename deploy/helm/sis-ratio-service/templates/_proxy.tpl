@@ -122,7 +122,7 @@ end)
       memory: {{ .Values.proxy.memoryMiB }}Mi
     limits:
       memory: {{ .Values.proxy.memoryMiB }}Mi
-  securityContext: {{- include "sis.containerSecurity" . | nindent 4 }}
+  securityContext: {{- toYaml .Values.securityContext | nindent 4 }}
   volumeMounts:
     - {name: proxy, mountPath: /etc/sis/proxy, readOnly: true}
     {{- if .Values.security.tlsSecret }}
