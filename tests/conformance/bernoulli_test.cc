@@ -106,16 +106,5 @@ TEST_P(BernoulliTest, DrawsAttemptsSequencesAndSeedsAreIndependent) {
   }
 }
 
-// The second call starts 17 positions later, so that rows and words of a block fall apart.
-TEST_P(BernoulliTest, ThePositionDecidesNotTheRow) {
-  const auto from = [&](uint32_t first_position) {
-    return Draw(backend(), PositionsThatAcceptWith(kLogHalf, 10'000, first_position), 9, 3);
-  };
-  const Accepted from_0 = from(4'000'000);
-  const Accepted from_17 = from(4'000'017);
-  for (size_t i = 17; i < from_0.size(); ++i) ASSERT_EQ(from_0[i], from_17[i - 17]) << i;
-  EXPECT_NE(from_0, from_17);
-}
-
 }  // namespace
 }  // namespace sis

@@ -302,19 +302,6 @@ TEST_P(LawTest, TotalVariationIsInTheUnitIntervalAnd0ForEqualPolicies) {
   }
 }
 
-TEST_P(LawTest, TotalVariationOfDisjointPoliciesIs1) {
-  // Both masses a little above 1, by rounding.
-  Positions positions;
-  positions.slots = 2;
-  positions.sampled_ids = {0};
-  positions.behavior_sampled_log_probs = {0x1p-7f};
-  positions.ids = {0, 1};
-  positions.behavior_log_probs = {0x1p-7f, -100.0f};
-  positions.current_sampled_log_probs = {kMinusInfinity};
-  positions.current_log_probs = {kMinusInfinity, 0x1p-7f};
-  EXPECT_EQ(Evaluate(backend(), {2, 0, true}, 1, 0, positions).sums.total_variation, Fixed(1.0f));
-}
-
 // w - 1 - log w: its mean over y ~ q is KL(q || p), and it is never negative.
 TEST_P(LawTest, K3IsNeverNegativeAnd0ForEqualPolicies) {
   std::mt19937_64 random(10);

@@ -158,51 +158,6 @@ class StoreTest(unittest.TestCase):
         again = self.serve(store)
         self.check_after_restart(again.client, {**acked, name: acked[name] + 2 * BLOCK})
 
-    def test_sets_as_long_as_their_mass_are_kept(self):
-        """Their pages are of version 2, in memory and in the store."""
-        store = f"rocksdb:{self.directory}/db"
-        server = self.serve(store)
-        run = self.create_run(server.client, mass=0.5)
-        self.store_whole(server.client, run, ["cut"])
-        before = server.client.fetch_top_k(run, ["cut"])
-        server.kill()
-        client = self.serve(store).client
-        after = client.fetch_top_k(client.get_run("run").run, ["cut"])
-        sent, used = recorded("cut"), before.ids != -1
-        self.assertTrue(before.present.all() and after.present.all())
-        for name in ("sampled_ids", "sampled_log_probs", "ids", "log_probs"):
-            self.assertEqual(getattr(before, name).tobytes(), getattr(after, name).tobytes(), name)
-        self.assertEqual(before.sampled_ids.tolist(), sent.sampled_ids.tolist())
-        self.assertTrue((np.where(used, sent.top_k_ids, -1) == before.ids).all())
-        self.assertTrue((np.where(used, sent.top_k_log_probs, -np.inf) == before.log_probs).all())
-        mass = np.cumsum(np.exp(sent.top_k_log_probs), axis=1)
-        missing = np.concatenate([np.zeros((POSITIONS, 1)), mass[:, :-1]], axis=1)
-        self.assertTrue((used == (missing < 0.5)).all(), "the shortest sets that reach it")
-        self.assertGreater(len(np.unique(used.sum(axis=1))), 3)
-
-    def test_the_largest_sets_are_kept(self):
-        settings = {"seed": 1, "vocabulary_size": 700, "top_k": 254, "log_prob_encoding": "float32"}
-        sent = recorded("large", 254, 700)
-        store = f"rocksdb:{self.directory}/db"
-        server = self.serve(store, "--max_top_k=254")
-        for run_id, mass in (("whole", 0.0), ("cut", 0.6)):
-            run = server.client.create_run(run_id, mass=mass, **settings)
-            with self.append_stream(server.client, run) as stream:
-                stream.block("large", first_position=0, policy_version=0, **sent._asdict())
-        server.kill()
-        client = self.serve(store, "--max_top_k=254").client
-        for run_id, fewest in (("whole", 254), ("cut", 128)):
-            with self.subTest(run_id):
-                records = client.fetch_top_k(client.get_run(run_id).run, ["large"])
-                used = records.ids != -1
-                self.assertTrue(records.present.all() and used.sum(axis=1).min() >= fewest)
-                self.assertEqual(used.all(), run_id == "whole")
-                self.assertEqual(records.ids.tobytes(), np.where(used, sent.top_k_ids, -1).tobytes())
-                kept = np.where(used, sent.top_k_log_probs, np.float32(-np.inf))
-                self.assertEqual(records.log_probs.tobytes(), kept.tobytes())
-                self.assertEqual(records.sampled_ids.tobytes(), sent.sampled_ids.tobytes())
-                self.assertEqual(records.sampled_log_probs.tobytes(), sent.sampled_log_probs.tobytes())
-
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
 
@@ -229,47 +184,6 @@ class StoreTest(unittest.TestCase):
                     again.kill()
                     shutil.rmtree(directory)
 
-    def test_a_copy_of_files_of_two_moments_gives_no_other_records(self):
-        """Such is one that is made while the server works: it lacks some, or no server starts."""
-        directory = f"{self.directory}/db"
-        tables = [[f"sequence {i}{table}" for i in range(4)] for table in range(5)]
-        moments = []
-        for table in tables:
-            # Each start writes what the log had into a table; RocksDB merges them when there are four.
-            server = self.serve(f"rocksdb:{directory}")
-            self.store_whole(server.client, self.create_run(server.client), table)
-            server.kill()
-            moments.append({path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()})
-        names, outcomes = sum(tables, []), set()
-
-        def is_table(name):
-            return name.endswith(".sst")
-
-        def is_log(name):
-            return name.endswith(".log")
-
-        for i, copied_first in enumerate((is_table, is_log, lambda name: not is_table(name), lambda name: "0" in name)):
-            for first, later in ((1, 2), (1, 4), (2, 4)):
-                copy = pathlib.Path(self.directory, f"copy {i} {first} {later}")
-                copy.mkdir()
-                for name in {**moments[first], **moments[later]}:
-                    moment = moments[first if copied_first(name) else later]
-                    if name in moment:
-                        (copy / name).write_bytes(moment[name])
-                with self.subTest(copy.name):
-                    outcomes.add(self.look_at_copy(copy, names))
-                shutil.rmtree(copy)
-        self.assertLessEqual({"no start", "missing"}, outcomes)
-
-    def look_at_copy(self, directory, names):
-        try:
-            server = self.serve(f"rocksdb:{directory}")
-        except RuntimeError:
-            return "no start"
-        missing = self.missing_of(server.client, names) if server.client.list_runs() else names
-        server.kill()
-        return "missing" if missing else "whole"
-
     def test_tables_are_of_a_format_that_older_rocksdb_reads(self):
         """By default newer ones write newer ones, of which RocksDB 7.8 says that they are damaged."""
         directory = f"{self.directory}/db"
@@ -283,23 +197,6 @@ class StoreTest(unittest.TestCase):
             # The end of the footer: the format, and 8 bytes that say what this is.
             formats.add(int.from_bytes(path.read_bytes()[-12:-8], "little"))
         self.assertEqual(formats, {5})
-
-    def test_in_memory_all_is_missing_with_a_reason_after_kill_9(self):
-        server = self.serve("memory")
-        acked = self.load_until_killed(server, self.create_run(server.client), 40)
-        client = self.serve("memory").client
-        run = self.create_run(client)
-        slices = [sis.Slice(name, 0, length) for name, length in acked.items()]
-        records = client.fetch_top_k(run, slices)
-        self.assertFalse(records.present.any())
-        self.assertEqual(sum(missing.length for missing in records.missing), len(records))
-        self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.NEVER_ARRIVED})
-        self.evaluate(client, run, records)
-
-    def evaluate(self, client: sis.Client, run, records: sis.TopKRecords, draw: int = 0) -> sis.Evaluation:
-        return client.evaluate(
-            run, records, draw=draw, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
-        )
 
     def test_rocksdb_keeps_what_was_released_over_kill_9(self):
         store = f"rocksdb:{self.directory}/db"

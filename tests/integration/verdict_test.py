@@ -39,36 +39,6 @@ class VerdictTest(unittest.TestCase):
             self.assertTrue(finding.reason and finding.action)
         return status, rules
 
-    def test_a_healthy_run(self):
-        status, rules = self.evaluated("healthy", draws=12)
-        self.assertEqual((status.verdict, rules), (sis.Verdict.HEALTHY, []))
-
-    def test_another_temperature(self):
-        status, rules = self.evaluated("temperature", temperature=1.35)
-        self.assertEqual(rules[0], "SisFreshTokensDiffer", status.findings)
-        self.assertEqual(status.verdict, sis.Verdict.WORTH_A_LOOK)
-        self.assertNotIn("SisStaleTokensDiffer", rules)
-
-    def test_shifted_rows(self):
-        status, rules = self.evaluated("shifted", shift=1)
-        self.assertEqual(rules[0], "SisEnginesDiffer", status.findings)
-        self.assertEqual(status.verdict, sis.Verdict.BROKEN)
-
-    def test_slots_of_other_rows_than_the_tokens(self):
-        status, rules = self.evaluated("slots", shifted_slots=1)
-        self.assertEqual(rules[0], "SisEnvelopeViolations", status.findings)
-        self.assertEqual(status.verdict, sis.Verdict.BROKEN)
-
-    def test_stale_workers(self):
-        status, rules = self.evaluated("stale", draws=6, load={"versions": 5}, old_noise=1.5)
-        self.assertEqual(rules[0], "SisStaleTokensDiffer", status.findings)
-        self.assertNotIn("SisFreshTokensDiffer", rules)
-
-    def test_too_few_slots(self):
-        status, rules = self.evaluated("few", load={"top_k": 10, "scale": 1.8})
-        self.assertEqual(rules[0], "SisResidualMassHigh", status.findings)
-        self.assertEqual(status.verdict, sis.Verdict.WORTH_A_LOOK)
-
     def test_a_collapse_of_the_accept_rate(self):
         training = FaultyTraining(self.client, "collapse")
         for draw in range(8):

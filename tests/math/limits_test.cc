@@ -63,28 +63,6 @@ const std::vector<double> kCurrent = {0.35, 0.3, 0.2, 0.15};  // w = 0.7, 1, 4/3
 constexpr double kEnvelope = 3;
 constexpr size_t kDraws = 200'000;
 
-TEST_P(LimitsTest, MeanWeightOfATokenIsShrunkTowardsOne) {
-  for (size_t v = 0; v < kBehavior.size(); ++v) {
-    const double w = kCurrent[v] / kBehavior[v];
-    const double a = w / kEnvelope;
-    const double derived = w * (1 + (1 - w) / kEnvelope);
-    EXPECT_NEAR(derived, a + (1 - a) * w, 1e-14);
-
-    const TokenWeights measured =
-        MeasureWeights(DrawToken(backend(), PairOf(kBehavior, kCurrent), v, kDraws), w);
-    const double deviation = std::sqrt(a * (1 - a) / kDraws) * std::abs(1 - w);
-    EXPECT_TRUE(std::abs(measured.mean - derived) <= kStandardDeviations * deviation + 1e-6)
-        << "w = " << w << ": mean weight " << measured.mean << ", derived " << derived;
-    // The expected weight has the same mean and no noise: only float32 is left, a few parts in
-    // 10^7.
-    EXPECT_NEAR(measured.expected, derived, 1e-6);
-    // The mean weight is not w, by far more than the draws can explain.
-    if (w != 1 && a < 1) {
-      EXPECT_GT(std::abs(measured.mean - w), 10 * deviation) << "w = " << w;
-    }
-  }
-}
-
 TEST_P(LimitsTest, BiasIsTradedForVariance) {
   double chi_square = 0, spread_under_current = 0, noise = 0;  // the three terms of the derivation
   double mean = 0, mean_square = 0, mean_expected = 0, mean_square_expected = 0;
@@ -134,33 +112,6 @@ double Distance(double ratio, const std::vector<float>& weights) {
   double distance = 0;
   for (const float weight : weights) distance += ratio - weight;
   return std::abs(distance);
-}
-
-TEST_P(LimitsTest, DSisOfZeroDoesNotMeanDistanceZero) {
-  const std::vector<double> ratios = {0.9, 0.8, 1.1};
-  Positions positions;
-  positions.slots = 2;
-  for (const double w : ratios) {
-    // The sampled token has q = 0.5, and the other one takes the rest.
-    AppendPosition(PairOf({0.5, 0.5}, {0.5 * w, 1 - 0.5 * w}), 0, positions);
-  }
-  // Accepted with 0.9 / 1.1, 0.8 / 1.2 and 1: together 0.55, so among 100 draws there is one that
-  // accepts all, except with a probability of 1e-34.
-  uint64_t draw = 0;
-  Results results = Evaluate(backend(), {2, draw}, 5, 0, positions);
-  while (results.sums.accepted < 3 && draw < 100) {
-    results = Evaluate(backend(), {2, ++draw}, 5, 0, positions);
-  }
-  ASSERT_EQ(results.sums.accepted, 3);
-
-  const double d = FromFixed(results.sums.d);
-  const double d_sis = FromFixed(results.sums.d_sis);
-  EXPECT_EQ(d_sis, 0);
-  EXPECT_EQ(3 * std::expm1(d_sis), 0);                 // the bound
-  EXPECT_EQ(Distance(1, results.modified_ratios), 0);  // to the modified gradient: it holds
-  EXPECT_NEAR(Distance(0.9 * 0.8 * 1.1, results.modified_ratios), 0.624, 1e-9);  // to the true one
-  EXPECT_NEAR(d, -std::log(0.9) - std::log(0.8) + std::log(1.1), 1e-6);
-  EXPECT_LE(0.624, 3 * std::expm1(d));  // D still bounds it
 }
 
 TEST_P(LimitsTest, DBoundsTheTrueDistanceWhereDSisDoesNot) {
@@ -245,22 +196,6 @@ TEST_P(LimitsTest, AfterAStepUpEveryTokenIsAcceptedAndFollowsTheBehaviourPolicy)
     to_current += 0.5 * std::abs(pass.accepted_law[v] - pass.mean_policy[v]);
   }
   EXPECT_GT(to_current, 0.01);
-}
-
-TEST_P(LimitsTest, AfterAStepDownAllTokensAreAcceptedEquallyOften) {
-  constexpr double kStep = -1;
-  const SecondPass pass = MeasureSecondPass(backend(), kStep);
-  // Every other token has the largest ratio, so a = e^step whichever was drawn.
-  const double a = std::exp(kStep);
-  const double tolerance = kStandardDeviations * std::sqrt(a * (1 - a) / kDraws);
-  EXPECT_NEAR(pass.accept_rate, a, tolerance);
-  // 1/M = Z_y.
-  const double promised = 1 + (0.25 + 0.09 + 0.04) * std::expm1(kStep);
-  EXPECT_NEAR(pass.expected_acceptance, promised, 1e-6);
-  EXPECT_GT(promised - a, 10 * tolerance);
-  for (size_t v = 0; v < kRollout.size(); ++v) {
-    EXPECT_NEAR(pass.accepted_law[v], kRollout[v], 2 * tolerance / a);
-  }
 }
 
 // If what y itself did to the policy moves no log-prob by more than e, the law of accepted tokens

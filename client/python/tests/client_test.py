@@ -5,7 +5,6 @@ import sys
 import unittest
 import unittest.mock
 
-import grpc
 import numpy as np
 
 import fake_service
@@ -69,58 +68,12 @@ class ClientTest(fake_service.ServiceTest):
         self.assertIsNone(self.run_.config.max_staleness)
         self.assertIsNone(self.client.get_run("run").run.config.max_staleness)
 
-    def test_creating_again_finds_the_run_and_a_larger_incarnation_replaces_it(self):
-        again = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32")
-        self.assertEqual(again, self.run_)
-        new = self.client.create_run("run", seed=9, vocabulary_size=VOCABULARY, top_k=TOP_K, incarnation=5)
-        self.assertEqual(new.incarnation, 5)
-        with self.assertRaises(sis.FailedPrecondition):
-            self.client.advance_version(self.run_, 1)
-
-    def test_a_deleted_run_is_gone_and_not_opened_again(self):
-        self.append("s", 2)
-        self.assertFalse(self.client.delete_run("run", incarnation=7))
-        self.assertFalse(self.client.delete_run("none"))
-        self.assertEqual(self.client.get_run("run").sequences, 1)
-        self.assertTrue(self.client.delete_run("run", incarnation=1))
-        with self.assertRaises(sis.NotFound):
-            self.client.advance_version(self.run_, 1)
-        self.assertEqual((self.client.list_runs(), self.client.delete_run("run")), ([], False))
-
-    def test_errors_have_the_class_of_their_code(self):
-        with self.assertRaises(sis.AlreadyExists):
-            self.client.create_run("run", seed=2, vocabulary_size=VOCABULARY, top_k=TOP_K)
-        with self.assertRaisesRegex(sis.NotFound, "NOT_FOUND: run 'none' is unknown") as raised:
-            self.client.get_run("none")
-        self.assertEqual(raised.exception.code, grpc.StatusCode.NOT_FOUND)
-        self.assertEqual(raised.exception.message, "run 'none' is unknown")
-        with self.assertRaises(sis.InvalidArgument):
-            self.client.create_run("bad", seed=1, vocabulary_size=VOCABULARY, top_k=0)
-        with self.assertRaises(sis.NotFound):
-            self.client.fetch_top_k(sis.Run("none", 1, self.run_.config), ["s"])
-        with sis.Client("127.0.0.1:1", timeout=5) as nobody, self.assertRaises(sis.Unavailable):
-            nobody.list_runs()
-
     def test_an_attempt_to_connect_that_gets_no_answer_is_given_up(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             address = f"127.0.0.1:{silent.getsockname()[1]}"
             # Without a limit on the attempt, the call would wait for it until the call's deadline.
             with sis.Client(address, timeout=15) as client, self.assertRaises(sis.Unavailable):
                 client.list_runs()
-
-    def test_versions_and_release(self):
-        self.assertEqual(self.client.advance_version(self.run_, 3), 0)
-        self.assertEqual(self.client.get_run("run").policy_version, 3)
-        with self.assertRaises(sis.FailedPrecondition):
-            self.client.advance_version(self.run_, 2)
-        self.append("s", 2)
-        self.append("s", 2, attempt=1)
-        self.client.fetch_top_k(self.run_, ["s"], keep_seconds=5)
-        self.assertEqual(self.client.get_run("run").kept_sequences, 1)
-        released = self.client.release(self.run_, ["s", ("s", 1), sis.SequenceRef("x", 2)])
-        self.assertEqual(released, sis.Released(sequences=2, unknown=1))
-        status = self.client.get_run("run")
-        self.assertEqual((status.sequences, status.kept_sequences), (0, 0))
 
     def test_labels_name_versions(self):
         self.assertEqual(self.client.get_run("run").version_labels, {})
@@ -149,44 +102,6 @@ class ClientTest(fake_service.ServiceTest):
         self.assertEqual(status.version_labels, {"first": 0, "step-3": 3, "step-7": 7})
 
     # FetchTopK.
-
-    def test_what_was_appended_comes_back(self):
-        first, second = self.append("a", 7, seed=1), self.append("b", 4, seed=2, attempt=3)
-        records = self.client.fetch_top_k(self.run_, ["a", ("b", 3), sis.Slice("a", 2, 4)], keep_seconds=60)
-        self.assertEqual(len(records), 15)
-        self.assertEqual([part.length for part in records.slices], [7, 4, 4])
-        self.assertTrue(all(part.record_digest is not None for part in records.slices))
-        self.assertEqual(records.keep_seconds, 60)
-        for index, kept in ((0, first), (1, second), (2, sis.TopK(*(a[2:6] for a in first)))):
-            rows = records.rows(index)
-            np.testing.assert_array_equal(records.ids[rows], kept.top_k_ids)
-            np.testing.assert_array_equal(records.log_probs[rows], kept.top_k_log_probs)
-            np.testing.assert_array_equal(records.sampled_ids[rows], kept.sampled_ids)
-            np.testing.assert_array_equal(records.sampled_log_probs[rows], kept.sampled_log_probs)
-        self.assertTrue(records.present.all())
-
-    def test_missing_positions_are_marked(self):
-        self.append("a", 2, first=1)
-        records = self.client.fetch_top_k(self.run_, ["none", sis.Slice("a", length=4)])
-        self.assertEqual(records.keep_seconds, 0)
-        self.assertEqual([part.length for part in records.slices], [0, 4])
-        self.assertEqual(records.present.tolist(), [False, True, True, False])
-        never = sis.MissingReason.NEVER_ARRIVED
-        self.assertEqual(records.missing, ((1, 0, 1, never), (1, 3, 1, never)))
-        self.assertEqual(records.ids[0].tolist(), [-1] * TOP_K)
-        self.assertTrue(np.isneginf(records.log_probs[3]).all())
-        self.assertTrue(np.isnan(records.sampled_log_probs[3]))
-
-    def test_select_takes_whole_slices(self):
-        for index, name in enumerate("abc"):
-            self.append(name, 3 + index, first=index, seed=index)
-        records = self.client.fetch_top_k(self.run_, ["a", sis.Slice("b", length=5), sis.Slice("c", length=7)])
-        some = records.select([2, 0])
-        self.assertEqual(some.slices, (records.slices[2], records.slices[0]))
-        np.testing.assert_array_equal(some.ids[some.rows(0)], records.ids[records.rows(2)])
-        np.testing.assert_array_equal(some.sampled_ids[some.rows(1)], records.sampled_ids[records.rows(0)])
-        self.assertEqual([missing.slice for missing in some.missing], [0, 0])
-        self.assertEqual(len(records.select([])), 0)
 
     def test_cut_takes_parts_of_slices(self):
         for index, name in enumerate("abc"):
@@ -253,38 +168,6 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaises(sis.NotFound):
             self.client.list_steps(self.run_, draws=[1])
 
-    def test_reduced_decides_as_gathered(self):
-        records = self.fetched()
-        log_probs, sampled_log_probs = sis.gather(records, log_softmax(11, seed=3))
-        for top_k in (0, 2):
-            gathered = self.client.evaluate(
-                self.run_,
-                records,
-                draw=1,
-                log_probs=log_probs,
-                sampled_log_probs=sampled_log_probs,
-                top_k=top_k,
-                outputs=["acceptance_probabilities"],
-            )
-            envelopes, masses = sis.reduce(records, log_probs, top_k)
-            reduced = self.client.evaluate(
-                self.run_,
-                records,
-                draw=1,
-                sampled_log_probs=sampled_log_probs,
-                log_envelopes=envelopes,
-                covered_masses=masses,
-                top_k=top_k,
-                outputs=["acceptance_probabilities"],
-            )
-            self.assertEqual(
-                reduced.acceptance_probabilities.tobytes(), gathered.acceptance_probabilities.tobytes()
-            )
-            self.assertIsNone(reduced.decisions)
-            request = self.service.evaluations[-1].reduced
-            self.assertEqual(request.log_envelopes, envelopes.tobytes())
-            self.assertEqual(request.covered_masses, masses.tobytes())
-
     def test_evaluate_takes_one_form(self):
         arrays = dict.fromkeys(("log_probs", "log_envelopes", "covered_masses"), np.zeros(1, np.float32))
         for names in ((), ("log_envelopes",), ("log_probs", "covered_masses"), tuple(arrays)):
@@ -303,17 +186,6 @@ class ClientTest(fake_service.ServiceTest):
         log_probs, sampled_log_probs = sis.gather(records, log_softmax(len(records), seed=5))
         values = {"log_probs": log_probs, "sampled_log_probs": sampled_log_probs, "draw": 1, **options}
         return self.client.evaluate(self.run_, records, **values)
-
-    def test_empty_slices_are_left_out_and_missing_positions_reported(self):
-        self.append("a", 2, first=1)
-        records = self.client.fetch_top_k(self.run_, ["none", sis.Slice("a", length=4)])
-        evaluation = self.evaluate(records)
-        self.assertEqual(len(self.service.evaluations[-1].slices), 1)
-        self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 2])
-        self.assertEqual(evaluation.totals.missing, 2)
-        self.assertEqual([missing.slice for missing in evaluation.missing], [1, 1])
-        with self.assertRaises(sis.FailedPrecondition):
-            self.evaluate(records, outputs=["log_ratios"])
 
     def test_sampled_ids_take_as_few_bytes_as_the_vocabulary_allows(self):
         cases = (
@@ -364,14 +236,6 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaises(sis.InvalidArgument):
             self.evaluate(records.select([]))
 
-    def test_changed_records_are_noticed(self):
-        records = self.fetched()
-        self.client.release(self.run_, ["b"])
-        self.append("b", 5, seed=9)
-        with self.assertRaisesRegex(sis.FailedPrecondition, r"slices\[1\] has changed"):
-            self.evaluate(records)
-        self.assertEqual(self.evaluate(records.select([0])).totals.scored, 6)
-
     def test_slices_will_do_without_records(self):
         self.append("a", 6, seed=1)
         values = dict.fromkeys(REDUCED, [-2.0] * 3)
@@ -405,24 +269,6 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaisesRegex(ValueError, "records is 'a', must be a list"):
             self.client.evaluate(self.run_, "a", draw=1, **dict.fromkeys(REDUCED, []))
         self.assertEqual(self.client.get_run("run").sequences, 2)
-
-    def test_messages_above_four_megabytes_pass_both_ways(self):
-        rows = 200_000
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            kept = record(rows, seed=1)
-            stream.block("long", first_position=0, policy_version=0, **kept._asdict())
-        records = self.client.fetch_top_k(self.run_, ["long"])
-        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
-        evaluation = self.client.evaluate(
-            self.run_,
-            records,
-            draw=1,
-            log_probs=records.log_probs,
-            sampled_log_probs=records.sampled_log_probs,
-            outputs=["decisions", "ratios", "log_ratios", "acceptance_probabilities"],
-        )
-        inside = (records.ids == records.sampled_ids[:, None]).any(axis=1)
-        np.testing.assert_array_equal(evaluation.accepted, inside)
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
     def test_tensors_are_taken_as_they_are(self):

@@ -139,22 +139,6 @@ class ReplicasClientTest(unittest.TestCase):
         self.assertIn("skipped until its next probe", refused[0].message)
         self.assertEqual(asked, met)
 
-    def test_a_wrong_header_shows_in_a_flush_without_entries(self):
-        stream = self.client.append(sis.Run("run", 7, self.run_.config), sampling=SAMPLING)
-        self.addCleanup(stream.abandon)
-        with self.assertRaises(sis.FailedPrecondition):
-            stream.flush()
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            self.assertEqual(stream.flush(), {})
-
-    def test_a_client_that_closes_says_what_was_not_flushed(self):
-        stream = self.client.append(self.run_, sampling=SAMPLING)
-        self.addCleanup(stream.abandon)
-        for replica in range(2):
-            stream.seal(self.sequence_of(replica), length=0)
-        with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed when its client"):
-            self.client.close()
-
     def append_many(self, *entries, run=None):
         return sis.append_many(self.client, run or self.run_, entries, sampling=SAMPLING)
 
@@ -223,14 +207,6 @@ class ReplicasClientTest(unittest.TestCase):
         with self.assertRaisesRegex(sis.Unavailable, message):
             self.client.delete_run("run")
         self.assertEqual(self.services[0].runs, {})
-
-    def test_clip_cov_needs_the_whole_batch(self):
-        slices = [sis.Slice(self.sequence_of(replica), length=2) for replica in range(2)]
-        clip_cov = sis.EvaluateOptions(algorithm=sis.ClipCov(), advantages=np.ones(4))
-        message = "clip_cov: it chooses among all positions .* there are 2, must be one"
-        with self.assertRaisesRegex(sis.InvalidArgument, message):
-            self.evaluate(slices, outputs=["coefficients"], options=clip_cov)
-        self.assertEqual([service.evaluations for service in self.services], [[], []])
 
 
 class OneStoreTest(unittest.TestCase):

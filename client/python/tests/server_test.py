@@ -5,16 +5,15 @@ import pathlib
 import subprocess
 import sys
 import unittest
-import unittest.mock
 
 import grpc
 import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis._servers.single_server import SingleServer
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+QUICK_START = pathlib.Path(__file__).parents[3] / "docs/quick_start.md"
 SAMPLING = sis.Sampling("raw")
 VOCABULARY = 32
 TOP_K = 6
@@ -111,21 +110,6 @@ class ServerTest(unittest.TestCase):
         with self.assertRaisesRegex(sis.InvalidArgument, "sampled_log_probs: position 20: nan"):
             ratios()
 
-    def test_a_flush_without_entries_tells_about_the_header(self):
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            self.assertEqual(stream.flush(), {})
-            self.assertEqual(stream.flush(), {})
-        new = self.client.create_run(self.run_.id, **vars(self.run_.config), incarnation=2)
-        self.assertEqual(new.incarnation, 2)
-        for run, sampling, error in (
-            (self.run_, SAMPLING, sis.FailedPrecondition),
-            (new, sis.Sampling("raw", temperature=0.5), sis.InvalidArgument),
-        ):
-            stream = self.client.append(run, sampling=sampling)
-            self.addCleanup(stream.abandon)
-            with self.assertRaises(error):
-                stream.flush()
-
     def test_without_the_log_probs_of_the_sets(self):
         self.append("s", log_softmax(100, seed=1), first=3)
         slices = ["s", "none", sis.Slice("s", 90, 40)]
@@ -139,35 +123,6 @@ class ServerTest(unittest.TestCase):
         values = log_softmax(len(whole), seed=2)
         for got, want in zip(sis.gather(some, values), sis.gather(whole, values)):
             self.assertEqual(got.tobytes(), want.tobytes())
-
-    def test_decisions_agree_with_a_computation_in_double(self):
-        self.append("s", log_softmax(4000, seed=1))
-        records = self.client.fetch_top_k(self.run_, ["s"])
-        values = log_softmax(4000, seed=1) * 0.5
-        values -= np.logaddexp.reduce(values, axis=1, keepdims=True)
-        evaluation = self.evaluate(records, values, outputs=["log_ratios", "acceptance_probabilities"])
-        current = np.take_along_axis(values, records.ids.astype(int), axis=1).astype(float)
-        sampled = np.take_along_axis(values, records.sampled_ids[:, None].astype(int), axis=1)[:, 0].astype(float)
-        log_ratios = sampled - records.sampled_log_probs
-        envelopes = (current - records.log_probs).max(axis=1)
-        inside = (records.ids == records.sampled_ids[:, None]).any(axis=1)
-        probabilities = np.where(inside, np.exp(np.minimum(log_ratios - envelopes, 0)), 0)
-        np.testing.assert_allclose(evaluation.acceptance_probabilities, probabilities, rtol=2e-6)
-        np.testing.assert_allclose(
-            evaluation.log_ratios, np.where(evaluation.accepted, 0, log_ratios), rtol=1e-5, atol=1e-6
-        )
-        totals = evaluation.totals
-        self.assertFalse(evaluation.accepted[~inside].any())
-        self.assertEqual(totals.scored, 4000)
-        self.assertEqual(totals.outside_top_k, (~inside).sum())
-        self.assertAlmostEqual(totals.d / np.abs(log_ratios).sum(), 1, places=5)
-        self.assertAlmostEqual(totals.d_sis / np.abs(log_ratios)[~evaluation.accepted].sum(), 1, places=5)
-        self.assertAlmostEqual(totals.mean_log_envelope / envelopes.mean(), 1, places=5)
-        self.assertAlmostEqual(totals.mean_residual_mass / (1 - np.exp(current).sum(axis=1)).mean(), 1, places=5)
-        self.assertAlmostEqual(totals.mean_acceptance_probability / probabilities.mean(), 1, places=5)
-        # Five standard deviations of the draw.
-        spread = np.sqrt((probabilities * (1 - probabilities)).sum())
-        self.assertLess(abs(evaluation.accepted.sum() - probabilities.sum()), 5 * spread)
 
     def test_reduced_and_retried_and_split_give_the_same_decisions(self):
         for index in range(3):
@@ -212,71 +167,6 @@ class ServerTest(unittest.TestCase):
         self.assertGreaterEqual(now.evaluated_positions, whole.totals.scored)
         self.assertEqual(now.cache_bytes, server.cache_bytes)
 
-    def test_micro_batches_over_a_stream_give_what_one_call_gives(self):
-        outputs = ["decisions", "acceptance_probabilities"]
-        lengths = (100, 3, 64, 0, 77)
-        values = log_softmax(sum(lengths) + 5, seed=9)
-
-        def evaluated(limit):
-            # Runs have the same seed, and so the same decisions, but separate counters.
-            self.run_ = self.create(suffix=f"-{limit}")
-            for index, length in enumerate(lengths):
-                if length:
-                    self.append(f"s{index}", log_softmax(length, seed=index), seed=index)
-            slices = [sis.Slice(f"s{index}", length=length) for index, length in enumerate(lengths)]
-            slices.append(sis.Slice("none", length=5))
-            gathered = np.ascontiguousarray(values[:, :TOP_K])
-            with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", limit):
-                return self.client.evaluate(
-                    self.run_, slices, draw=1, log_probs=gathered, sampled_log_probs=gathered[:, 0], outputs=outputs,
-                    prefix_curve=[1, 4],
-                )
-
-        whole = evaluated(1 << 30)
-        self.assertEqual(whole.newly_counted, len(values))
-        self.assertEqual(len(whole.missing), 1)
-        for limit in (1, 2000, 4000):
-            streamed = evaluated(limit)
-            for name in ("accepted", *outputs):
-                self.assertEqual(getattr(streamed, name).tobytes(), getattr(whole, name).tobytes())
-            for name in ("totals", "slice_totals", "prefix_curve", "missing", "newly_counted", "ratios"):
-                self.assertEqual(getattr(streamed, name), getattr(whole, name))
-        with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1):
-            with self.assertRaisesRegex(sis.InvalidArgument, "'s1'"):
-                self.client.evaluate(
-                    self.run_,
-                    [sis.Slice("s0", length=2), sis.Slice("s1", length=1), sis.Slice("s2", length=1)],
-                    draw=1,
-                    log_probs=np.full((4, TOP_K), -3.0),
-                    sampled_log_probs=[-3.0, -3.0, 1.0, -3.0],
-                )
-
-    def test_missing_positions_are_reported_with_their_reason(self):
-        run = self.run_ = self.create(incarnation=2, max_staleness=1)
-        self.append("s", log_softmax(4, seed=1), first=2)
-        self.append("fresh", log_softmax(4, seed=2), version=2)
-        records = self.client.fetch_top_k(run, ["none", sis.Slice("s", length=8), "fresh"])
-        never = sis.MissingReason.NEVER_ARRIVED
-        # For an absent sequence the service returns the reason, with an empty range.
-        missing = tuple(missing for missing in records.missing if missing.length)
-        self.assertEqual(missing, ((1, 0, 2, never), (1, 6, 2, never)))
-        values = log_softmax(12, seed=3)
-        evaluation = self.evaluate(records, values, outputs=["decisions"])
-        self.assertEqual((evaluation.totals.missing, evaluation.totals.scored), (4, 8))
-        self.assertEqual(evaluation.missing, missing)
-        np.testing.assert_array_equal(evaluation.decisions == sis.Decision.MISSING, ~records.present)
-        with self.assertRaises(sis.FailedPrecondition):
-            self.evaluate(records, values, outputs=["log_ratios"])
-        self.assertEqual(self.client.advance_version(run, 2), 1)
-        evaluation = self.client.evaluate(
-            run, [sis.Slice("s", 2, 4)], draw=1, sampled_log_probs=[-3] * 4, log_envelopes=[0] * 4,
-            covered_masses=[0.5] * 4,
-        )  # fmt: skip
-        self.assertEqual(evaluation.missing, ((0, 2, 4, sis.MissingReason.STALE),))
-        self.client.release(run, ["fresh"])
-        (missing,) = self.client.fetch_top_k(run, [sis.Slice("fresh", length=4)]).missing
-        self.assertEqual(missing.reason, sis.MissingReason.RELEASED)
-
     def test_changed_records_are_noticed(self):
         values = log_softmax(8, seed=1)
         self.append("s", values[:4])
@@ -286,27 +176,6 @@ class ServerTest(unittest.TestCase):
             self.evaluate(records, values)
         again = self.client.fetch_top_k(self.run_, ["s"])
         self.assertEqual(self.evaluate(again, values).totals.scored, 8)
-
-    def test_refused_entries_are_listed_and_the_others_stored(self):
-        kept = record(log_softmax(4, seed=1), seed=1)
-        wrong = kept.top_k_ids.copy()
-        wrong[2, 0] = VOCABULARY
-        other = record(log_softmax(4, seed=2), seed=2)
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            arguments = {"first_position": 0, "policy_version": 0}
-            with self.assertRaisesRegex(ValueError, f"top_k_ids at position 2, slot 0: {VOCABULARY}"):
-                stream.block("bad", **arguments, **{**kept._asdict(), "top_k_ids": wrong})
-            stream.block("good", **arguments, **kept._asdict())
-            stream.block("good", **arguments, **kept._asdict())
-            stream.block("good", **arguments, **other._asdict())
-            stream.seal("good", length=4)
-            stream.block("good", first_position=4, policy_version=0, **other._asdict())
-            with self.assertRaises(sis.AppendError) as raised:
-                stream.flush()
-        codes = [(refusal.sequence, refusal.code.name) for refusal in raised.exception.refused]
-        self.assertEqual(codes, [("good", "ALREADY_EXISTS"), ("good", "FAILED_PRECONDITION")])
-        status = self.client.get_run(self.run_.id)
-        self.assertEqual((status.positions, status.sealed_sequences), (4, 1))
 
     def test_a_run_tells_how_the_last_stream_sampled(self):
         self.assertIsNone(self.client.get_run(self.run_.id).sampling)
@@ -406,24 +275,13 @@ class ServerTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"step 3: accepted [\d.]+%, D [\d.]+, D_SIS [\d.]+ nats")
         self.assertEqual(self.client.get_run("example").sequences, 0)
 
+    def test_the_quick_start_shows_the_examples(self):
+        for name in ("worker.py", "trainer.py"):
+            code = (EXAMPLES / name).read_text()
+            self.assertIn(f"```python\n{code[code.index('import sys') :]}```\n", QUICK_START.read_text(), name)
+
 
 class TerminationTest(unittest.TestCase):
-    def test_a_server_that_ends_is_unavailable_and_a_stream_says_so(self):
-        server = LiveServer()
-        self.addCleanup(server.close)
-        with sis.Client(server.address, timeout=10) as client:
-            run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
-            stream = client.append(run, sampling=SAMPLING)
-            kept = record(log_softmax(3, seed=1), seed=1)
-            stream.block("s", first_position=0, policy_version=0, **kept._asdict())
-            stream.flush()
-            server.kill()
-            with self.assertRaises(sis.Unavailable):
-                stream.block("s", first_position=3, policy_version=0, **kept._asdict())
-                stream.flush()
-            with self.assertRaises(sis.Unavailable):
-                client.list_runs()
-
     def test_a_call_after_a_restart_finds_its_stream_gone_and_loses_nothing(self):
         server = LiveServer()
         self.addCleanup(lambda: server.close())

@@ -85,10 +85,6 @@ def faults(a: File, b: File):
     return faults_of(compared(a, b))
 
 
-def named(comparison, name):
-    return next(check for check in comparison.diagnosis.checks if check.name == name)
-
-
 def verdict(comparison) -> str:
     return comparison.diagnosis.verdict[0]
 
@@ -115,37 +111,6 @@ def renormalised(position: Position, new_log_prob: Callable[[Token], float]) -> 
     )
 
 
-def at_temperature(file: File, temperature: float) -> File:
-    return changed(file, lambda position: renormalised(position, lambda token: token.log_prob / temperature))
-
-
-def with_top_k(file: File, k: int) -> File:
-    def one(position: Position) -> Position:
-        top = position.top[:k]
-        shift = math.log(sum(math.exp(token.log_prob) for token in top))
-        return with_tops(position, [dataclasses.replace(token, log_prob=token.log_prob - shift) for token in top])
-
-    return changed(file, one)
-
-
-def shortened(file: File, k: int) -> File:
-    """Lists cut, not renormalised: the engine was asked for fewer."""
-    return changed(file, lambda position: dataclasses.replace(position, top=position.top[:k]))
-
-
-def with_presence_penalty(file: File, penalty: float) -> File:
-    result = []
-    for sequence in file:
-        seen, punished = set(), []
-        for position in sequence:
-            punished.append(
-                renormalised(position, lambda token, seen=seen: token.log_prob - penalty * (token.id in seen))
-            )
-            seen.add(position.sampled.id)
-        result.append(punished)
-    return result
-
-
 def _of_other(file: File, shift: int, make: Callable[[Position, Position], Position]) -> File:
     return [
         [make(position, sequence[min(max(t + shift, 0), len(sequence) - 1)]) for t, position in enumerate(sequence)]
@@ -153,22 +118,9 @@ def _of_other(file: File, shift: int, make: Callable[[Position, Position], Posit
     ]
 
 
-def with_lists_from(file: File, shift: int) -> File:
-    """Log-probs and lists of the position `shift` further on, at unchanged tokens."""
-    return _of_other(file, shift, lambda own, other: with_tops(own, other.top))
-
-
 def with_lists_only_from(file: File, shift: int) -> File:
     """The same, but the sampled tokens keep their own log-probs."""
     return _of_other(file, shift, lambda own, other: Position(own.sampled, other.top))
-
-
-def with_sampled_from(file: File, shift: int) -> File:
-    return _of_other(
-        file,
-        shift,
-        lambda own, other: Position(dataclasses.replace(own.sampled, log_prob=other.sampled.log_prob), own.top),
-    )
 
 
 def without_first(file: File, count: int) -> File:
@@ -181,10 +133,6 @@ def without_lists(file: File) -> File:
 
 def each_token(file: File, change: Callable[[Token], Token]) -> File:
     return changed(file, lambda position: Position(change(position.sampled), list(map(change, position.top))))
-
-
-def renumbered(file: File, number: Callable[[int], int]) -> File:
-    return each_token(file, lambda token: dataclasses.replace(token, id=number(token.id)))
 
 
 def without_ids(file: File) -> File:
