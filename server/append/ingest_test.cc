@@ -24,17 +24,6 @@ namespace {
 using absl::StatusCode;
 using testing::HasSubstr;
 
-TEST_F(IngestTest, AcksWhatIsStored) {
-  const v1::Ack ack = Block(records_.Block("a", 5, 3, 0, 10));
-  EXPECT_EQ(ack.code(), 0);
-  EXPECT_EQ(ack.message(), "");
-  EXPECT_EQ(ack.sequence().id(), "a");
-  EXPECT_EQ(ack.committed_length(), 15);
-  const auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
-  EXPECT_EQ(sequence->positions(), 10);
-  EXPECT_EQ(sequence->newest_version(), 3);
-}
-
 TEST_F(IngestTest, ABlockThatIsStaleOnArrivalIsStored) {
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_max_staleness(1);
@@ -238,25 +227,6 @@ TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
   EXPECT_EQ(run_->Describe().sealed_sequences, 1);
 }
 
-TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
-  ASSERT_EQ(Block(records_.Block("a", 0, 1, 0, 10)).code(), 0);
-  const RunDescription before = run_->Describe();
-  EXPECT_EQ(Block(records_.Block("a", 0, 1, 0, 10)).code(), 0);
-  EXPECT_EQ(Block(records_.Block("a", 2, 1, 2, 3)).code(), 0) << "a part of it";
-  EXPECT_EQ(run_->Describe(), before);
-
-  RecordedBlock other = records_.Block("a", 5, 1, 0, 10);
-  other.records.sampled_ids[2] = 11;
-  other.records.sampled_log_probs[2] = std::log(0.3f);
-  const v1::Ack conflict = Block(other);
-  EXPECT_EQ(CodeOf(conflict), StatusCode::kAlreadyExists);
-  EXPECT_EQ(conflict.message(),
-            "sequence 'a' attempt 0: position 7 is committed with other content");
-  EXPECT_EQ(CodeOf(Block(records_.Block("a", 5, 2, 0, 10))), StatusCode::kAlreadyExists)
-      << "another policy version";
-  EXPECT_EQ(run_->Describe(), before) << "positions 10 to 14 are not stored";
-}
-
 TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
   struct Case {
     std::string what;
@@ -339,12 +309,6 @@ TEST_F(IngestTest, SealsAreChecked) {
   EXPECT_EQ(Block(records_.Block("a", 10, 0, 0, 2)).committed_length(), 12);
 }
 
-TEST_F(IngestTest, ASealWithoutPositionsIsKept) {
-  EXPECT_EQ(Entry(SealEntry("sealed", 3)).code(), 0);
-  EXPECT_EQ(run_->Describe().sequences, 1);
-  EXPECT_EQ(CodeOf(Block(records_.Block("sealed"))), StatusCode::kFailedPrecondition);
-}
-
 TEST_F(IngestTest, ASupersededRunEndsTheStream) {
   absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
@@ -353,31 +317,6 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
   const auto next = cache_.CreateRun("r", SmallConfig(kSlots), 2);
   EXPECT_EQ(ApplyAtOnce(*ingest, batch).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(next->Describe().sequences, 0);
-}
-
-TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
-  const Records records = PlainRecords(60);
-  Cache cache(2 * Sequence::kBaseBytes + ChargeOf(records));
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
-  ASSERT_EQ(AppendBlock(cache, *run, records.Block("a")).code(), 0);
-  const std::vector<SequenceName> names = {{"a", 0}};
-  run->Keep(names, absl::Hours(1));
-  for (const std::string id : {"a", "b"}) {
-    const v1::Ack ack = AppendBlock(cache, *run, records.Block(id, 64, 0, 0, 60));
-    EXPECT_EQ(CodeOf(ack), StatusCode::kResourceExhausted);
-    EXPECT_GT(ack.retry_seconds(), 0);
-    EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "'"));
-    EXPECT_LE(cache.registry.budget().used(), cache.registry.budget().limit());
-    EXPECT_EQ(run->Describe().sequences, 1) << "a refused block leaves no sequence behind";
-  }
-  EXPECT_EQ(AppendBlock(cache, *run, records.Block("a")).code(), 0)
-      << "what is there needs no room";
-  cache.clock.Advance(absl::Hours(1));
-  EXPECT_EQ(AppendBlock(cache, *run, records.Block("b", 64, 0, 0, 60)).code(), 0);
-  EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
-  EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(100).Block("c"))),
-            StatusCode::kResourceExhausted)
-      << "more than the budget";
 }
 
 }  // namespace

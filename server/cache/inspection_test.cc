@@ -377,11 +377,5 @@ TEST(InspectionTest, WhatWaitsIsTheSameInAnyOrder) {
   EXPECT_GT(NamesOf(forwards).size(), 3u);
 }
 
-TEST(InspectionTest, NoBytesChooseNothing) {
-  ByteBudget budget(0);
-  Inspection inspection(0, kSlots, budget);
-  for (uint64_t key = 0; key < 100; ++key) EXPECT_FALSE(inspection.Chosen(key));
-}
-
 }  // namespace
 }  // namespace sis

@@ -68,20 +68,6 @@ TEST(RunRegistryTest, IncarnationsFollowEachOther) {
   EXPECT_EQ(cache.runs.Create(CreateRequest("new", 7))->run->incarnation(), 7);
 }
 
-TEST(RunRegistryTest, ANewIncarnationStartsEmpty) {
-  Cache cache;
-  RecordGenerator generator(4, 1000, 1);
-  std::shared_ptr<sis::Run> run = cache.CreateRun("r", SmallConfig());
-  AppendBlock(cache, *run, generator.NextRecords(100).Block("a"));
-  run->steps().Claim(3, 1, {0, 1});
-  EXPECT_GT(cache.registry.budget().used(), 0);
-  run = cache.CreateRun("r", SmallConfig(), 2);
-  EXPECT_EQ(cache.registry.budget().used(), 0);
-  EXPECT_EQ(run->Describe().sequences, 0);
-  EXPECT_FALSE(run->steps().Find(3).has_value());
-  EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block("a")).code(), 0);
-}
-
 TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
   Cache cache;
   RecordGenerator generator(4, 1000, 1);
@@ -161,21 +147,6 @@ TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
   extreme.set_vocabulary_size(1 << 24);
   extreme.set_task(std::string(256, 'x'));
   EXPECT_TRUE(cache.runs.Create(CreateRequest(std::string(256, 'a'), 0, extreme)).ok());
-}
-
-TEST(RunRegistryTest, RunsAreLimitedAndListedById) {
-  Limits limits;
-  limits.max_runs = 2;
-  Cache cache(1 << 20, limits);
-  cache.CreateRun("b", SmallConfig());
-  cache.CreateRun("a", SmallConfig());
-  EXPECT_EQ(cache.runs.Create(CreateRequest("c")).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(cache.runs.Create(CreateRequest("a", 2)).ok()) << "an incarnation is no new run";
-  const auto runs = cache.registry.List();
-  ASSERT_EQ(runs.size(), 2);
-  EXPECT_EQ(runs[0]->id(), "a");
-  EXPECT_EQ(runs[1]->id(), "b");
 }
 
 TEST(RunRegistryTest, AnothersRunIsUnknownAndItsIdTaken) {

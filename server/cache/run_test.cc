@@ -39,18 +39,6 @@ class RunTest : public testing::Test {
   RecordGenerator generator_{4, 1000, 1};
 };
 
-TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kNeverArrived);
-  Append(*run, "a", 3);
-  const auto sequence = std::get<std::shared_ptr<Sequence>>(run->Find({"a", 0}));
-  EXPECT_EQ(sequence->committed_length(), 3);
-  EXPECT_EQ(sequence->key(), SequenceKey(7, 0, "a"));
-  EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 1})), MissingReason::kNeverArrived);
-  EXPECT_EQ(run->CommittedLength({"a", 0}), 3);
-  EXPECT_EQ(run->CommittedLength({"a", 1}), 0);
-}
-
 // Checks what docs/configuration.md says of --inspected_bytes ("Inspected values").
 TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   constexpr int kSlots = 10;
@@ -105,53 +93,6 @@ TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
   cache_.clock.Advance(absl::Hours(24 * 365));
   run->DropExpired();
   EXPECT_TRUE(Holds(*run, "a"));
-}
-
-TEST_F(RunTest, KeptSequencesStayUntilTheLatestDeadline) {
-  v1::RunConfig config = SmallConfig();
-  config.set_time_to_live_seconds(100);
-  config.set_max_staleness(0);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "a");
-  Keep(*run, {"a", "never"}, absl::Seconds(600));
-  Keep(*run, {"a"}, absl::Seconds(300));  // ends earlier
-  ASSERT_TRUE(run->AdvanceVersion(1).ok());
-  cache_.clock.Advance(absl::Seconds(599));
-  run->DropExpired();
-  EXPECT_FALSE(run->EvictOldest());
-  Keep(*run, {"a"}, absl::Seconds(300));
-  cache_.clock.Advance(absl::Seconds(299));
-  run->DropExpired();
-  EXPECT_FALSE(run->EvictOldest());
-  EXPECT_EQ(run->Describe().kept_sequences, 1);
-  cache_.clock.Advance(absl::Seconds(1));
-  run->DropExpired();
-  EXPECT_EQ(run->Describe().kept_sequences, 0);
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kStale);
-}
-
-TEST_F(RunTest, TheEndOfKeepingIsAUse) {
-  v1::RunConfig config = SmallConfig();
-  config.set_time_to_live_seconds(100);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "a");
-  Keep(*run, {"a"}, absl::Seconds(600));
-  for (const bool expired : {false, false, true}) {
-    cache_.clock.Advance(absl::Seconds(expired ? 101 : 300));
-    run->DropExpired();
-    EXPECT_EQ(run->Describe().sequences, expired ? 0 : 1);
-  }
-}
-
-TEST_F(RunTest, ReleaseEndsKeepingAtOnce) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  Append(*run, "a");
-  Keep(*run, {"a"}, absl::Seconds(600));
-  EXPECT_TRUE(run->Release({"a", 0}));
-  EXPECT_FALSE(run->Release({"a", 0}));
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
-  EXPECT_EQ(run->Describe().kept_sequences, 0);
-  EXPECT_EQ(run->budget().used(), 0);
 }
 
 TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {

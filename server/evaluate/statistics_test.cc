@@ -275,32 +275,6 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
   }
 }
 
-// Evaluates all tokens, because soft acceptance gives an outward token outside V_k weight 0. Others
-// have weight w or a w, depending on the signs of advantage and log w.
-TEST_F(StatisticsTest, ObservedSoftAcceptanceWeighsOutwardTokensByA) {
-  v1::EvaluateRequest request = Request(all_, 7);
-  request.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
-  SetAdvantages(all_, request);
-  Observe("soft", request).mutable_algorithm()->mutable_soft_acceptance();
-  const v1::EvaluateResponse response = Do(request);
-  const std::vector<float> acceptance = Floats(response.acceptance_probabilities());
-  double weight = 0;
-  uint64_t touched = 0;
-  for (size_t i = 0; i < acceptance.size(); ++i) {
-    const float log_ratio = current_[i / kLength].sampled_log_probs[i % kLength] -
-                            records_[i / kLength].sampled_log_probs[i % kLength];
-    const double w = std::exp(double{log_ratio});
-    const bool outward = (advantages_[i] > 0 && w > 1) || (advantages_[i] < 0 && w < 1);
-    weight += std::min(1024.0, outward ? acceptance[i] * w : w);
-    touched += outward && acceptance[i] < 1;
-  }
-  const v1::CorrectionTotals& soft = response.corrections(3);
-  EXPECT_EQ(soft.correction(), "soft");
-  EXPECT_NEAR(soft.weight(), weight, 1e-4 * weight);
-  EXPECT_EQ(soft.touched(), touched);
-  EXPECT_GT(touched, 50);
-}
-
 TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
   v1::EvaluateRequest request = Request(all_, 8);
   auto& all = *Observe("all", request).mutable_sequence_mask();
@@ -423,27 +397,6 @@ TEST_F(StatisticsTest, MissingPositionsAddUpOverTheirReasons) {
   EXPECT_EQ(step.missing(1).reason(), v1::MISSING_REASON_RELEASED);
   EXPECT_EQ(step.missing(1).positions(), kLength);
   EXPECT_EQ(step.totals().missing(), 2 * kLength);
-}
-
-TEST_F(StatisticsTest, ThePrefixCurveEndsInTheSumsOfAllSlots) {
-  v1::EvaluateRequest request = Request(all_, 2);
-  for (int k = 1; k <= kSlots; ++k) request.add_prefix_curve(k);
-  const v1::EvaluateResponse response = Do(request);
-  const v1::GetStepResponse step = StepOf(*run_, 2);
-  ASSERT_EQ(step.prefix_curve_size(), kSlots);
-  const v1::Totals& totals = step.totals();
-  uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
-  for (int i = 0; i < kSlots; ++i) {
-    const v1::PrefixPoint& point = step.prefix_curve(i);
-    EXPECT_EQ(point.SerializeAsString(), response.prefix_curve(i).SerializeAsString());
-    EXPECT_EQ(point.top_k(), i + 1);
-    EXPECT_EQ(point.positions(), scored);
-    if (i > 0) {
-      EXPECT_LT(point.residual_mass(), step.prefix_curve(i - 1).residual_mass());
-    }
-  }
-  EXPECT_EQ(step.prefix_curve(kSlots - 1).residual_mass(), totals.residual_mass());
-  EXPECT_EQ(step.prefix_curve(kSlots - 1).expected_acceptance(), totals.expected_acceptance());
 }
 
 TEST_F(StatisticsTest, APointOfThePrefixCurveIsOfThoseWhoAskedForIt) {

@@ -124,45 +124,6 @@ class FetchTest : public testing::Test {
   int messages_ = 0;
 };
 
-TEST_F(FetchTest, BlocksAndMissingRangesCoverTheSlices) {
-  v1::RunConfig config = LosslessConfig(kSlots);
-  config.set_max_staleness(0);
-  run_ = cache_.CreateRun("m", config);
-  const Records records = generator_.NextRecords(600);
-  Append("a", records, 0, 100, 3);
-  Append("a", records, 110, 40, 2);
-  Append("a", records, 150, 50, 3);
-  Append("a", records, 200, 50, 4);
-  Append("gone", records, 0, 10, 3);
-  run_->Release({"gone", 0});
-  ASSERT_TRUE(run_->AdvanceVersion(3).ok());
-  v1::FetchTopKRequest request;
-  request.set_whole_blocks(true);
-  Add(request, "a", 0, 0);
-  Add(request, "gone", 3, 7);
-  Add(request, "never", 0, 0);
-  Add(request, "a", 90, 200);
-  Add(request, "a", 210, 3);
-  const std::vector<FetchedSlice> slices = Do(request);
-  ASSERT_EQ(slices.size(), 5);
-  EXPECT_EQ(messages_, 1);
-  ExpectRecords(slices[0], 0, records);
-  EXPECT_EQ(slices[0].length, 250);
-  EXPECT_THAT(slices[0].missing, ElementsAre(std::tuple(100, 10, v1::MISSING_REASON_NEVER_ARRIVED),
-                                             std::tuple(110, 40, v1::MISSING_REASON_STALE)));
-  EXPECT_THAT(slices[1].missing, ElementsAre(std::tuple(3, 7, v1::MISSING_REASON_RELEASED)));
-  EXPECT_THAT(slices[2].missing, ElementsAre(std::tuple(0, 0, v1::MISSING_REASON_NEVER_ARRIVED)));
-  for (const int i : {1, 2}) EXPECT_TRUE(slices[i].complete && slices[i].digest == 0);
-  ExpectRecords(slices[3], 90, records);
-  EXPECT_THAT(slices[3].missing,
-              ElementsAre(std::tuple(100, 10, v1::MISSING_REASON_NEVER_ARRIVED),
-                          std::tuple(110, 40, v1::MISSING_REASON_STALE),
-                          std::tuple(250, 40, v1::MISSING_REASON_NEVER_ARRIVED)));
-  EXPECT_EQ(slices[3].blocks.size(), 3) << "as they are";
-  ExpectRecords(slices[4], 210, records);
-  EXPECT_EQ(slices[4].blocks.size(), 1);
-}
-
 TEST_F(FetchTest, UnlessWholeBlocksAreAskedForPart1IsLeftOut) {
   const Records records = generator_.NextRecords(500);
   for (uint32_t version = 0; version < 5; ++version) {

@@ -151,49 +151,6 @@ TEST_P(DeviceCacheTest, ABlockInPiecesIsSentOnce) {
   EXPECT_EQ(device->resident_blocks().copies, kBlocks);
 }
 
-TEST_P(DeviceCacheTest, WhateverHappensToBlocks) {
-  for (const size_t chunks : {kRoomForAll, kRoomForFew}) {
-    const auto device = Device(chunks);
-    std::mt19937 random(static_cast<uint32_t>(chunks));
-    const std::string prefix = std::to_string(chunks) + "-";
-    std::vector<uint32_t> lengths(12);
-    std::vector<int> lives(lengths.size());
-    for (int step = 0; step < 1500; ++step) {
-      const size_t sequence = random() % lengths.size();
-      uint32_t& length = lengths[sequence];
-      const std::string id =
-          prefix + std::to_string(sequence) + "-" + std::to_string(lives[sequence]);
-      switch (random() % 7) {
-        case 0:
-        case 1: {
-          if (length == kLength) break;
-          const uint32_t count = 1 + static_cast<uint32_t>(random() % (kLength - length));
-          Append(id, generator_.NextRecords(kLength), length, count);
-          length += count;
-          break;
-        }
-        case 2:
-          if (random() % 4 != 0 || length == 0) break;
-          if (random() % 2 == 0) Seal(id, length);
-          run_->Release({id, 0});
-          ++lives[sequence];
-          length = 0;
-          break;
-        default: {
-          const auto first = static_cast<uint32_t>(random() % kLength);
-          ExpectSame(*device, Request(id, first, 1 + random() % (kLength - first), random()));
-        }
-      }
-      if (HasFailure()) return;
-    }
-    const ResidentBlocksStats stats = device->resident_blocks();
-    EXPECT_GT(stats.hits, 100);
-    EXPECT_GT(stats.copies, 100);
-    EXPECT_LE(stats.used_bytes, stats.capacity_bytes);
-    EXPECT_EQ(stats.evictions > 100, chunks == kRoomForFew);
-  }
-}
-
 // Evaluations of blocks that stay, side by side with changes of others, over a memory that holds
 // few.
 TEST_P(DeviceCacheTest, ManyThreads) {

@@ -20,58 +20,6 @@ using testing::HasSubstr;
 
 using EvaluateMissingTest = EvaluateTest;
 
-TEST_F(EvaluateMissingTest, MissingPositionsSayWhy) {
-  v1::RunConfig config = LosslessConfig(kSlots);
-  config.set_max_staleness(1);
-  run_ = cache_.CreateRun("m", config);
-  // a: [0, 64) of version 5, [64, 90) of version 2, a gap, [150, 160) of version 5. b was released;
-  // c never came.
-  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 5, 0, 64));
-  AppendBlock(cache_, *run_, records_[0].Block("a", 64, 2, 64, 26));
-  AppendBlock(cache_, *run_, records_[0].Block("a", 150, 5, 150, 10));
-  AppendBlock(cache_, *run_, records_[1].Block("b"));
-  run_->Release({"b", 0});
-  ASSERT_TRUE(run_->AdvanceVersion(5).ok());
-  const v1::EvaluateResponse response = Do(Request(all_));
-  const std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason> expected[] = {
-      {0, 64, 26, v1::MISSING_REASON_STALE},
-      {0, 90, 60, v1::MISSING_REASON_NEVER_ARRIVED},
-      {0, 160, 40, v1::MISSING_REASON_NEVER_ARRIVED},
-      {1, 0, kLength, v1::MISSING_REASON_RELEASED},
-      {2, 0, kLength, v1::MISSING_REASON_NEVER_ARRIVED},
-  };
-  ASSERT_EQ(response.missing_size(), 5) << response.ShortDebugString();
-  for (int i = 0; i < 5; ++i) {
-    const v1::MissingRange& range = response.missing(i);
-    EXPECT_EQ(std::tuple(range.slice(), range.first_position(), range.length(), range.reason()),
-              expected[i])
-        << i;
-  }
-  const std::vector<float> a = Floats(response.acceptance_probabilities());
-  for (uint32_t i = 0; i < 3 * kLength; ++i) {
-    const bool present = i < 64 || (i >= 150 && i < 160);
-    EXPECT_EQ(static_cast<Decision>(response.decisions()[i]) == Decision::kMissing, !present) << i;
-    if (present) continue;
-    EXPECT_EQ(a[i], 0) << i;
-    EXPECT_EQ(response.accept_bits()[i / 8] >> (i % 8) & 1, 0) << i;
-  }
-  EXPECT_EQ(response.totals().missing(), 3 * kLength - 74);
-  EXPECT_EQ(response.slice_totals(0).missing(), kLength - 74);
-  EXPECT_EQ(response.slice_totals(1).missing(), kLength);
-  EXPECT_EQ(response.newly_counted(), 3 * kLength);
-  ExpectEqualTotals(Step(1), response.totals());
-
-  for (const v1::Output output : {v1::OUTPUT_RATIOS, v1::OUTPUT_LOG_RATIOS}) {
-    v1::EvaluateRequest request = Request({{0, 0, 100}}, 5);
-    request.add_outputs(output);
-    const absl::Status status = Try(request).status();
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("sequence 'a' attempt 0 position 64 is missing (stale)"));
-    EXPECT_FALSE(run_->steps().Find(5).has_value()) << "an error counts nothing";
-  }
-}
-
 // They are compared wherever something is recorded, whatever is missing elsewhere.
 TEST_F(EvaluateMissingTest, OtherSampledIdsAreRefused) {
   v1::RunConfig config = LosslessConfig(kSlots);

@@ -1,4 +1,4 @@
-// Two servers that share a store: each serves what the other has stored.
+// Two servers that share a store, beyond the random operations of stores_model_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,78 +30,22 @@ class SharedStoreTest : public testing::Test {
     const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
     return sequence == nullptr ? 0 : (*sequence)->positions();
   }
-  StatusCode Append(Replica& server, uint32_t first, uint32_t count, const Records& records) {
-    const v1::Ack ack = server.AppendBlock(records.Block("a", first, 0, first, count));
-    return static_cast<StatusCode>(ack.code());
-  }
   StatusCode Append(Replica& server, uint32_t first, uint32_t count) {
-    return Append(server, first, count, records_);
-  }
-  static StatusCode Seal(Replica& server, uint32_t length) {
-    v1::AppendEntry seal;
-    seal.mutable_sequence()->set_id("a");
-    seal.mutable_seal()->set_length(length);
-    return static_cast<StatusCode>(server.Append(seal).code());
+    const v1::Ack ack = server.AppendBlock(records_.Block("a", first, 0, first, count));
+    return static_cast<StatusCode>(ack.code());
   }
 
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(100);
-  const Records others_ = RecordGenerator(kSlots, 1000, 2).NextRecords(100);
   StoreMaps maps_;
   std::atomic<Fault> fault_ = Fault::kNone;
   Replica one_{OpenStore("one"), LosslessConfig(kSlots)};
   Replica two_{OpenStore("two"), LosslessConfig(kSlots)};
 };
 
-TEST_F(SharedStoreTest, EachReadsWhatTheOtherHasStoredSince) {
-  for (uint32_t first = 0; first < 80; first += 20) {
-    Replica& writer = first % 40 == 0 ? one_ : two_;
-    ASSERT_EQ(Append(writer, first, 20), StatusCode::kOk);
-    EXPECT_EQ(Positions(one_, "a"), first + 20);
-    EXPECT_EQ(Positions(two_, "a"), first + 20);
-  }
-  // What is sealed, but has positions that one server doesn't know.
-  ASSERT_EQ(Seal(one_, 100), StatusCode::kOk);
-  ASSERT_EQ(Append(two_, 80, 20), StatusCode::kOk);
-  EXPECT_EQ(Positions(one_, "a"), 100);
-  // All of it is in memory.
-  fault_ = Fault::kDown;
-  EXPECT_EQ(Positions(one_, "a"), 100);
-}
-
 TEST_F(SharedStoreTest, WhatOthersMayHaveAddedIsNotKnownWithoutTheStore) {
   ASSERT_EQ(Append(one_, 0, 20), StatusCode::kOk);
   fault_ = Fault::kDown;
   EXPECT_EQ(one_.Find("a"), Run::Found(MissingReason::kStoreDown));
-}
-
-TEST_F(SharedStoreTest, AResendToAnotherServerIsNothingNew) {
-  ASSERT_EQ(Append(two_, 90, 10), StatusCode::kOk);  // so that it has the sequence in memory
-  ASSERT_EQ(Append(one_, 10, 20), StatusCode::kOk);
-  ASSERT_EQ(Append(one_, 50, 20), StatusCode::kOk);
-  EXPECT_EQ(Append(two_, 0, 60), StatusCode::kOk);
-  EXPECT_EQ(Positions(one_, "a"), 80);
-  WriterLock lock(maps_.mutex);
-  std::string blocks;
-  for (const auto& [position, block] : maps_.sequences.begin()->second.blocks) {
-    blocks += std::to_string(position) + "+" + std::to_string(block.count) + " ";
-  }
-  EXPECT_EQ(blocks, "0+10 10+20 30+20 50+20 90+10 ");
-}
-
-TEST_F(SharedStoreTest, WhatIsStoredStays) {
-  ASSERT_EQ(Append(two_, 90, 10), StatusCode::kOk);
-  ASSERT_EQ(Append(one_, 10, 20), StatusCode::kOk);
-  EXPECT_EQ(Append(two_, 0, 20, others_), StatusCode::kUnavailable) << "send it again";
-  EXPECT_EQ(Append(two_, 0, 20, others_), StatusCode::kAlreadyExists);
-  EXPECT_EQ(Positions(two_, "a"), 30);
-  EXPECT_EQ(Append(two_, 0, 20), StatusCode::kOk);
-}
-
-TEST_F(SharedStoreTest, WhatOneReleasesTheOtherNoLongerTakesOrServes) {
-  ASSERT_EQ(Append(two_, 0, 10), StatusCode::kOk);
-  EXPECT_EQ(*one_.Release({"a"}), 1) << "which only the store has";
-  EXPECT_EQ(Append(two_, 10, 10), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(two_.Find("a"), Run::Found(MissingReason::kReleased));
 }
 
 // It may be in use elsewhere; the store knows when it has expired.

@@ -380,16 +380,6 @@ TEST_P(DurableRunsTest, ARunAboveALimitThatWasLoweredIsThereWhenItIsRaised) {
   EXPECT_EQ(replica.Create("r", 0, SmallConfig(1))->run->incarnation(), 2);
 }
 
-TEST_P(DurableRunsTest, ARunKeepsItsMassTarget) {
-  v1::RunConfig config = SmallConfig(kSlots);
-  config.set_mass(0.97);
-  ASSERT_TRUE(Start().Create("r", 0, config).ok());
-  Replica replica = Start();
-  EXPECT_EQ((*replica.Find("r"))->config().mass, 0.97);
-  EXPECT_FALSE(replica.Create("r", 0, config)->created);
-  EXPECT_TRUE(absl::IsAlreadyExists(replica.Create("r", 0, SmallConfig(kSlots)).status()));
-}
-
 TEST_P(DurableRunsTest, ABadRecordIsReplacedByItsOwner) {
   const Caller alice{.identity = "alice", .uses_all_runs = false};
   const Caller worker{.identity = "alice", .uses_all_runs = false, .supersedes = false};
