@@ -8,8 +8,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-# The share of the time that is left out: buffers and caches fill.
-WARM_UP = 1 / 3
+# The share of the time that is left out, because buffers and caches fill: 100 minutes leave an hour.
+WARM_UP = 0.4
 BLOCKS = 12
 # Student's t with BLOCKS - 2 degrees of freedom, at 97.5%.
 STUDENT_T = 2.228
@@ -39,7 +39,7 @@ class Slope(NamedTuple):
 
 
 def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
-    """Of a straight line through the means of BLOCKS stretches of time, as samples that follow each
+    """Of a straight line through the means of BLOCKS ranges of time, as samples that follow each
     other closely are not independent."""
     times = np.array([block.mean() for block in np.array_split(np.asarray(seconds, float), BLOCKS)])
     means = np.array([block.mean() for block in np.array_split(np.asarray(values, float), BLOCKS)])
@@ -95,7 +95,7 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
         lines.append(
             f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
             f"{result.growth.estimate / mib:+.2f} MiB [{result.growth.low / mib:+.2f}, {result.growth.high / mib:+.2f}] "
-            f"after the first third: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
+            f"over the last {1 - WARM_UP:.0%} of the time: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
             f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
         )
         lines.append(counts)

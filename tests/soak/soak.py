@@ -86,7 +86,7 @@ def soak(seconds, output):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--minutes", type=float, default=100)
     parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
     arguments = parser.parse_args()
     text, good = soak(60 * arguments.minutes, arguments.output)
