@@ -2,7 +2,7 @@
 // fast it does it.
 //
 //   device_tests [GoogleTest's flags]   the tests; of the conformance suite only what runs on CUDA
-//   device_tests --bandwidth            reports instead: the kernel alone, calls beside the CPU
+//   device_tests --bandwidth            reports the kernel's speed instead
 //
 // Reads tests/golden in the working directory.
 #include <gtest/gtest.h>
@@ -19,9 +19,7 @@
 #include "kernels/cuda/evaluate/device.h"
 #include "kernels/cuda/testing/bandwidth_report.h"
 #include "kernels/cuda/testing/device_trap.h"
-#include "kernels/cuda/testing/residency_report.h"
 #include "kernels/decide/scalar_backend.h"
-#include "kernels/decide/simd_backend.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
@@ -98,26 +96,11 @@ TEST_F(DeviceDeathTest, TheAnswersAreTheSameWhenTheDeviceFails) {
 }
 
 }  // namespace
-
-absl::Status ReportResidencyOfTheDevice() {
-  const absl::StatusOr<CudaBackend> cuda =
-      NewCudaBackend(std::make_unique<ScalarBackend>(), {.bytes = int64_t{1} << 30});
-  if (!cuda.ok()) return cuda.status();
-  std::cout << "\nDevice cache: " << cuda->device_cache << "\n";
-  absl::Status status;
-  for (const int threads : {1, 4}) {
-    std::cout << "\n";
-    status.Update(ReportResidency(*cuda->backend, SimdBackend(), {.threads = threads}, std::cout));
-  }
-  return status;
-}
-
 }  // namespace sis::cuda
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--bandwidth") {
-    absl::Status status = sis::cuda::ReportBandwidth(std::cout);
-    if (status.ok()) status = sis::cuda::ReportResidencyOfTheDevice();
+    const absl::Status status = sis::cuda::ReportBandwidth(std::cout);
     if (status.ok()) return 0;
     std::cerr << status << std::endl;
     return absl::IsNotFound(status) ? 77 : 1;  // 77: skipped
