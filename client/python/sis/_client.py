@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 import grpc
 
@@ -52,10 +52,10 @@ class Client:
     If a server comes back without memory, the client opens its runs there again. Their positions are
     MISSING until workers append again, and training goes on.
 
-    Processes: in one that is forked from the client's, calls raise a RuntimeError, and leaving the
-    block does nothing. Make a client of its own there, and fork while no call is under way and no
-    append stream is open: else older gRPC (1.51) may hang in the child. Processes that
-    multiprocessing starts by "spawn" have none of this.
+    Processes: make a client in each process. In a forked process, calls of the parent's client raise a RuntimeError.
+    Fork while no call is under way and no append stream is open: otherwise older gRPC (1.51) may hang in the child. A
+    client can't be pickled, so that multiprocessing's "spawn" and Ray refuse to send it. docs/faults.md lists what
+    happens when something goes wrong.
     """
 
     def __init__(
@@ -115,6 +115,9 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a sis.Client can't be sent to another process: make one there, with the same addresses")
 
     def create_run(
         self,

@@ -1,6 +1,5 @@
-"""Many entries in one call: their results, and the stream that stays open."""
+"""Many entries in one call: their results, and their stream."""
 
-import gc
 import random
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import threading
 import time
 import unittest
 import unittest.mock
-import weakref
 
 import grpc
 import numpy as np
@@ -17,7 +15,6 @@ import numpy as np
 import fake_service
 import sis
 from in_a_fork import in_a_fork
-from sis._append_streams import kept_streams
 from sis._append_streams import server_append as append_module
 
 SAMPLING = sis.Sampling("processed", temperature=0.7)
@@ -51,10 +48,6 @@ class AppendManyTest(fake_service.ServiceTest):
     def setUp(self):
         super().setUp()
         self.run_ = self.create_run()
-        # However slow this machine is.
-        patched = unittest.mock.patch.object(kept_streams, "MOST_SECONDS", 1e9)
-        patched.start()
-        self.addCleanup(patched.stop)
 
     def create_run(self, name="run"):
         return self.client.create_run(name, seed=1, vocabulary_size=32, top_k=TOP_K)
@@ -64,10 +57,6 @@ class AppendManyTest(fake_service.ServiceTest):
 
     def stored(self, sequence="s", run="run"):
         return sorted(self.service.sequences[(run, sequence, 0)].rows)
-
-    def streams(self):
-        """How many were opened."""
-        return len(self.service.headers)
 
     def threads(self):
         """Returns the threads of open streams."""
@@ -148,7 +137,7 @@ class AppendManyTest(fake_service.ServiceTest):
             [append_module.BATCH_ENTRIES, append_module.BATCH_ENTRIES, 1],
         )
 
-    def test_refusals_are_of_the_call_alone_and_leave_its_stream_open(self):
+    def test_refusals_are_of_the_call_alone(self):
         self.append(block("a"), sis.Seal("a", 2))
         with self.assertRaises(sis.AppendError) as raised:
             self.append(block("b"), block("a", first=2), sis.Seal("a", 3), block("c"))
@@ -161,7 +150,6 @@ class AppendManyTest(fake_service.ServiceTest):
         )
         self.assertEqual((self.stored("b"), self.stored("c")), ([0, 1], [0, 1]))
         self.assertEqual(self.append(block("d")), {("d", 0): 2})
-        self.assertEqual(self.streams(), 1)
 
     def test_calls_side_by_side_hear_of_their_own_entries(self):
         self.service.before_batch = lambda batch: time.sleep(0.01)
@@ -185,7 +173,6 @@ class AppendManyTest(fake_service.ServiceTest):
             self.assertEqual(outcomes[f"s{i}", 0], {(f"s{i}", 0): 2, (f"s{i}sealed", 0): 0})
             for turn in range(1, 5):
                 self.assertEqual(outcomes[f"s{i}", turn], [(f"s{i}sealed", f"seal at {turn}")])
-        self.assertLessEqual(self.streams(), 4)
 
     def test_a_wrong_entry_is_named_and_nothing_is_sent(self):
         for wrong, error, message in (
@@ -251,64 +238,11 @@ class AppendManyTest(fake_service.ServiceTest):
 
     # The stream.
 
-    def test_a_stream_stays_open_and_knows_its_run(self):
-        opened = []
-        create = self.service.CreateRun
-        self.service.CreateRun = lambda request, context: opened.append(request) or create(request, context)
-        server, address = fake_service.start(self.service)
-        self.addCleanup(lambda: server.stop(None).wait())
-        with sis.Client(address, timeout=20) as self.client:
-            run = self.create_run()
-            del opened[:]
-            for turn in range(5):
-                self.append(block(first=2 * turn))
-            self.assertEqual((self.streams(), len(opened)), (1, 1))
-            # Another header needs another stream.
-            sis.append_many(self.client, run, [block("t")], sampling=sis.Sampling("raw"))
-            sis.append_many(self.client, run, [block("u")], sampling=SAMPLING, worker="another")
-            self.append(block("v"), run=self.create_run("another"))
-            self.append(block("w"))
-            self.assertEqual(self.streams(), 4)
-        self.assertEqual(self.stored(), list(range(10)))
-
-    def test_not_too_many_stay_open(self):
-        def append(worker):
-            sis.append_many(self.client, self.run_, [sis.Seal("s", 0)], sampling=SAMPLING, worker=worker)
-
-        with unittest.mock.patch.object(kept_streams, "MOST_IDLE", 2):
-            for worker in "abca":
-                append(worker)
-            self.assertEqual((self.streams(), len(self.threads())), (4, 2))
-            # The streams that were used last stay open.
-            for worker in "aca":
-                append(worker)
-        self.assertEqual(self.streams(), 4)
-
-    def test_none_is_used_for_ever(self):
-        # Streams are replaced, so that not all data goes to one of the servers behind a name.
-        self.append(block())
-        with unittest.mock.patch.object(kept_streams, "MOST_SECONDS", 0.0):
-            for turn in range(1, 4):
-                self.append(block(first=2 * turn))
-        self.assertEqual((self.streams(), len(self.threads())), (4, 1))
-        self.append(block(first=8))
-        self.assertEqual((self.streams(), self.stored()), (4, list(range(10))))
-
-    def test_it_ends_with_its_client(self):
-        for end in ("close", "forget"):
-            self.client = sis.Client(self.address, timeout=20)
-            self.append(block())
-            self.assertEqual(len(self.threads()), 1)
-            if end == "close":
-                self.client.close()
-                with self.assertRaises(Exception):
-                    self.append(block())
-            else:
-                gone = weakref.ref(self.client)
-                self.client = None
-                gc.collect()
-                self.assertIsNone(gone())
+    def test_no_stream_outlives_its_call(self):
+        for turn in range(5):
+            self.append(block(first=2 * turn))
             self.assertEqual(self.threads(), [])
+        self.assertEqual(self.stored(), list(range(10)))
 
     def test_a_program_that_ends_leaves_it_without_a_word(self):
         code = """
@@ -354,27 +288,7 @@ class AppendManyTest(fake_service.ServiceTest):
         self.append(block(first=6))
         self.assertEqual(self.stored(), [6, 7])
 
-    def test_entries_under_way_when_a_kept_stream_breaks_are_resent(self):
-        self.append(block("before"))
-        broken = []
-        answer = self.service.answer
-
-        def break_at_the_second(context):
-            if len(self.service.batches) == 2 and not broken:
-                broken.append(1)
-                self.service.sequences.clear()
-                context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
-            answer(context)
-
-        self.service.answer = break_at_the_second
-        rows = 3
-        with unittest.mock.patch.object(append_module, "MESSAGE_BYTES", 1):
-            committed = self.append(*(block(name, rows=rows) for name in "abc"))
-        self.assertEqual(committed, {(name, 0): rows for name in "abc"})
-        self.assertEqual([len(self.stored(name)) for name in "abc"], [rows] * 3)
-        self.assertEqual((len(broken), self.streams()), (1, 2))
-
-    def test_a_new_stream_that_breaks_is_the_calls_error(self):
+    def test_a_stream_that_breaks_is_the_calls_error(self):
         self.service.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         with self.assertRaisesRegex(sis.Unavailable, "away"):
             self.append(block())
@@ -386,8 +300,6 @@ class AppendManyTest(fake_service.ServiceTest):
         self.addCleanup(let_go.set)
         self.service.before_batch = lambda batch: let_go.wait(20)
         self.client._service._timeout = 0.2
-        (kept,) = self.client._service._kept_streams._idle
-        kept.stream._timeout = 0.2
         with self.assertRaises(sis.DeadlineExceeded):
             self.append(block(first=2))
         let_go.set()
@@ -411,7 +323,7 @@ class AppendManyTest(fake_service.ServiceTest):
         self.assertEqual(self.threads(), [])
         self.assertNotIn(("run", "child", 0), self.service.sequences)
         self.append(block(first=2))
-        self.assertEqual((self.stored(), self.streams()), ([0, 1, 2, 3], 2))
+        self.assertEqual(self.stored(), [0, 1, 2, 3])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Runs functions in a forked process."""
 
+import faulthandler
 import functools
 import multiprocessing
 import subprocess
@@ -47,7 +48,10 @@ def in_a_fork(what):
 
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=send)
+    # A fork that hangs ends the test, with the place where it hangs.
+    faulthandler.dump_traceback_later(30, exit=True)
     child.start()
+    faulthandler.cancel_dump_traceback_later()
     answered = receiver.poll(60)
     if not answered:
         child.kill()

@@ -1,1 +1,1 @@
-"""Append streams: to one server, over replicas, and those that stay open from call to call."""
+"""Append streams: to one server, and over replicas."""

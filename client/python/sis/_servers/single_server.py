@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
@@ -13,7 +12,6 @@ import grpc
 from sis import _errors
 from sis._append import Source
 from sis._append_streams.checked_entries import Entry
-from sis._append_streams.kept_streams import KeptStreams
 from sis._append_streams.server_append import ServerAppendStream
 from sis._credentials import Credentials
 from sis._evaluate.micro_batches import Request
@@ -111,9 +109,6 @@ class SingleServer:
         else:
             self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
         self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
-        self._kept_streams = KeptStreams()
-        # Their threads would keep them for ever.
-        weakref.finalize(self, self._kept_streams.close).atexit = False
         self._timeout = timeout
         self._breaker = breaker
         self._reopen_runs = reopen_runs
@@ -122,7 +117,6 @@ class SingleServer:
         self._known: Dict[str, _KnownRun] = {}
 
     def close(self) -> None:
-        self._kept_streams.close()
         self._channel.close()
 
     def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
@@ -237,10 +231,14 @@ class SingleServer:
         """The committed lengths of what is stored now. Raises what a stream's flush raises."""
 
         def send() -> Union[Dict[SequenceRef, int], _errors.AppendError]:
+            stream = self.append(source)
             try:
-                return self._kept_streams.append(source, lambda: self.append(source), entries)
+                stream.put(entries, at_once=True)
+                return stream.flush_untraced()
             except _errors.AppendError as refused:
                 return refused  # An answer, whatever its codes are.
+            finally:
+                stream.abandon()
 
         answer = self._send_about(source.run.id, send)
         if isinstance(answer, _errors.AppendError):

@@ -11,6 +11,7 @@ from observe_cases import VerlObserveTest  # noqa: F401
 from outage_cases import VerlOutageTest  # noqa: F401
 from own_sets_cases import VerlOwnSetsTest  # noqa: F401
 from rank_cases import VerlRankTest  # noqa: F401
+from ray_cases import VerlRayTest  # noqa: F401
 from refusal_cases import VerlRefusalTest  # noqa: F401
 from trainer_cases import VerlTrainerTest  # noqa: F401
 from vocabulary_cases import VerlVocabularyTest  # noqa: F401
