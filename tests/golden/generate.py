@@ -2,7 +2,46 @@
 
     python3 -m tests.golden.generate
 
-The format is described in README.md.
+ASCII tokens, separated by blanks and line ends. Every number is hexadecimal, without a prefix:
+
+- 8 digits: the bits of a float32, an int32 (two's complement; -1 is ffffffff) or a uint32
+- 16 digits: a uint64, or an int64 (two's complement)
+- 2 digits: a uint8
+- bytes: two digits a byte, in order, never empty
+
+Current values in unused slots may be NaN. [K] is K tokens. Records and current values are valid (section 2),
+for a vocabulary of 2^24 tokens.
+
+- exp32.txt: x, exp32(x): float32
+- philox.txt: key [2], counter [4], result [4]: uint32
+- sequence_key.txt: run seed (uint64), attempt (uint32), sequence id (bytes), key (uint64)
+- placement.txt: run id, sequence id (bytes), n (uint8); n times a replica's name (bytes) and its score
+  (uint64); the index of the replica that has the sequence (uint8). docs/concepts.md
+- crc32c.txt: message (bytes), checksum (uint32)
+- mass_cut.txt: mass target (the bits of a float64), K (uint8), n (uint32); n times a record, and once cut its
+  used slots and rank (uint8)
+- blocks.txt: encoding (uint8), mass target (the bits of a float64), K (uint8), vocabulary size (uint32),
+  first position (uint32), policy version (uint64), n (uint32); n records; the block (bytes), its digest
+  (uint64)
+- decisions_gathered.txt, decisions_reduced.txt, decisions_fixed16.txt: a case
+
+A record is y (int32), lqy (float32), id [K] (int32), lq [K] (float32). Positions follow each other. A case is
+
+1. run seed (uint64), attempt (uint32), sequence id (bytes), first position (uint32), draw (uint64), K
+   (uint8), k (uint8), n (uint32);
+2. n times
+   - the record;
+   - current values: lpy, lp [K] when GATHERED; lpy, lM, c when REDUCED (float32, lM not yet flushed);
+   - expected: rank, decision, accept bit, envelope violation (uint8 each); the uniform r (uint32); lM, c, a,
+     log-ratio out, ratio out (float32);
+3. the accept bits (bytes);
+4. the sums of section 8 (int64 each): accepted, rejected, outside, envelope violations, D, D_SIS,
+   log-envelope, residual mass, acceptance probability, expected acceptance, k3, total variation (0 when REDUCED);
+5. when GATHERED the prefix curve: how many points (uint8); per point k (uint8), residual mass and expected
+   acceptance (int64).
+
+The expected lM is flushed. decisions_fixed16.txt is GATHERED, with what follows from the records' block in
+fixed16.
 """
 
 import pathlib
