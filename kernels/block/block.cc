@@ -55,7 +55,7 @@ absl::Status CheckHeader(const BlockHeader& h) {
   return absl::OkStatus();
 }
 
-// The checksum of the header with each part.
+// Returns the checksums of the header with each part.
 std::array<uint32_t, 2> Checksums(BlockHeader header, std::span<const std::byte> bytes) {
   header.crc32c[0] = header.crc32c[1] = 0;
   const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(&header, 1)));
@@ -141,7 +141,7 @@ absl::StatusOr<BlockView> OpenBlock(std::span<const std::byte> bytes, bool check
        {std::pair(at.ranks_end, at.sampled_log_probs), std::pair(at.ids_end, at.end)}) {
     const auto filling = bytes.subspan(begin, end - begin);
     if (std::ranges::any_of(filling, [](std::byte byte) { return byte != std::byte{0}; })) {
-      return absl::InvalidArgumentError("block: what fills a part is not 0");
+      return absl::InvalidArgumentError("block: the padding of a part is not 0");
     }
   }
   const BlockView view(header, bytes);

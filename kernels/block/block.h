@@ -18,7 +18,7 @@ inline constexpr size_t kMaxBlockBytes = size_t{1} << 20;
 inline constexpr int kMaxBlockSlots = 254;
 inline constexpr uint8_t kBlockRankOutside = 255;
 
-// As it stands in a block.
+// The header as stored in a block.
 struct BlockHeader {
   char magic[4];       // "SISB"
   uint32_t crc32c[2];  // of header and part, for each part; both count as 0 in the header
@@ -37,8 +37,8 @@ struct BlockHeader {
 };
 static_assert(sizeof(BlockHeader) == 64);
 
-// Where the sections of a block begin, in bytes. Both parts end where the next one, or the block,
-// does; they are filled with zeros.
+// Offsets of the sections of a block, in bytes. Both parts are padded with zeros to the beginning
+// of the next part or the end of the block.
 struct BlockLayout {
   size_t log_probs, multipliers, ranks, ranks_end;              // part 1
   size_t sampled_log_probs, counts, sampled_ids, ids, ids_end;  // part 2
@@ -47,7 +47,7 @@ struct BlockLayout {
   explicit BlockLayout(const BlockHeader& header);
 };
 
-// A block in memory that somebody else owns. The sections of a view are inside of it.
+// A view of a block in memory owned by others. The pointers are to its sections.
 struct BlockView {
   BlockHeader header;
   std::span<const std::byte> bytes;
@@ -59,22 +59,22 @@ struct BlockView {
   const std::byte* sampled_ids;    // id_bytes [T]
   const std::byte* ids;            // id_bytes [S]
 
-  // `bytes` must be those of a block with this header, at an address that float may have.
+  // `bytes` must be a block with this header, aligned for float.
   BlockView(const BlockHeader& header, std::span<const std::byte> bytes);
 
-  // All that a decision reads: what comes before the sampled ids.
+  // Returns the bytes that decisions read: everything before the sampled ids.
   std::span<const std::byte> decision_bytes() const {
     return bytes.first(static_cast<size_t>(sampled_ids - bytes.data()));
   }
   uint64_t end() const { return uint64_t{header.first_position} + header.positions; }
 };
 
-// Bytes behind a block that vector loads may read. A block that backends read must be allocated
-// with them; their values don't matter.
+// Bytes after a block that vector loads may read. They must be allocated for every block that
+// backends read; their values don't matter.
 inline constexpr size_t kBlockSlack = 64;
 
-// The name of a block in memory. No name is used twice: when a block goes, nobody asks for its name
-// again, and a backend may keep its copy until it needs the room. Thread-safe.
+// A unique name of a block in memory. Names are never reused, so a backend may keep its copy of a
+// freed block until it needs the space. Thread-safe.
 class BlockTag {
  public:
   BlockTag() : name_(1 + names_.fetch_add(1, std::memory_order_relaxed)) {}
@@ -83,13 +83,13 @@ class BlockTag {
 
   uint64_t name() const { return name_; }
 
-  // Notes of the backend that reads the block. If they are wrong it only loses time.
-  // Where its copy was last:
+  // Hints for the backend that reads the block. Wrong hints only cost time. The last location of
+  // its copy:
   uint64_t location() const { return location_.load(std::memory_order_relaxed); }
   void set_location(uint64_t location) const {
     location_.store(location, std::memory_order_relaxed);
   }
-  // When it read the block last, by its own clock; 0: never.
+  // Time of the backend's last read of the block, on its own clock; 0: never.
   uint64_t last_read() const { return last_read_.load(std::memory_order_relaxed); }
   void set_last_read(uint64_t time) const { last_read_.store(time, std::memory_order_relaxed); }
 
@@ -100,7 +100,7 @@ class BlockTag {
   mutable std::atomic<uint64_t> last_read_ = 0;
 };
 
-// n consecutive positions of a block, as decisions read them. The block must outlive it.
+// n consecutive positions of a block, for decisions. The block must outlive the object.
 struct BlockRange {
   BlockEncoding encoding;
   const std::byte* log_probs;                // float or uint16_t [used_slots]
@@ -140,8 +140,8 @@ SIS_HOST_DEVICE inline int32_t BlockId(const std::byte* ids, size_t i, size_t id
   return static_cast<int32_t>(id);
 }
 
-// Looks at header, lengths, filling, counts and, if asked, checksums. InvalidArgument names the
-// field and its value.
+// Checks header, lengths, padding, counts and, with `checksums`, the checksums. Returns
+// InvalidArgument, naming the field and its value, if one is wrong.
 absl::StatusOr<BlockView> OpenBlock(std::span<const std::byte> bytes, bool checksums);
 
 // Writes both checksums into the block, whose header and parts are complete.

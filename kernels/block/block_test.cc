@@ -144,7 +144,7 @@ TEST(BlockTest, EveryChangedBitIsFound) {
   }
 }
 
-// So a client may cut too, and what was fetched may be sent again.
+// A client may therefore cut sets, and resend fetched blocks.
 TEST(BlockTest, ACutBlockIsCutNoFurther) {
   for (const BlockEncoding encoding : kEncodings) {
     for (const int slots : {3, 20, 150}) {
@@ -162,7 +162,7 @@ TEST(BlockTest, ACutBlockIsCutNoFurther) {
   }
 }
 
-// Damage with new checksums: what is accepted is a block that a writer could have written.
+// Damages blocks and renews their checksums. A block that is accepted could have been written.
 TEST(BlockTest, AcceptedBlocksCouldHaveBeenWritten) {
   std::mt19937 random(1);
   int accepted = 0;
@@ -211,7 +211,7 @@ TEST(BlockTest, RefusalsNameFieldPositionAndValue) {
                         {at.ranks, 9, "ranks at position 5: 9, must be"},
                         {at.sampled_ids, 50, "sampled_ids at position 5: 50 is not in [0, 50)"},
                         {at.counts, 5, "counts at position 5: 5 is above the 4 slots"},
-                        {at.end - 1, 1, "what fills a part is not 0"}}) {
+                        {at.end - 1, 1, "the padding of a part is not 0"}}) {
     Bytes bad = good;
     bad[c.offset] = static_cast<std::byte>(c.value);
     // A header of another length can't be sealed.

@@ -1,4 +1,4 @@
-// Which blocks of other programs may be stored (docs/record_block.md).
+// Checks blocks from other programs before they are stored (docs/record_block.md).
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace sis {
 
-// A view of the block if it passes every check. InvalidArgument names field, position, slot and
-// value.
+// Returns a view of the block if it passes every check. Returns InvalidArgument, naming field,
+// position, slot and value, if it does not.
 absl::StatusOr<BlockView> CheckBlock(std::span<const std::byte> bytes);
 
-// The checks behind OpenBlock, one position after the other.
+// Makes the checks that follow OpenBlock, one position after the other.
 absl::Status CheckPositions(const BlockView& block);
 
-// The same on vectors, without a reason. False also for a few positions and on machines without
-// vectors.
+// Makes the checks of CheckPositions on vectors. Returns true if all positions are certainly valid.
+// May return false for valid blocks: with few positions, or on machines without vectors.
 bool PositionsAreQuicklySeenValid(const BlockView& block);
 
 }  // namespace sis

@@ -23,7 +23,7 @@ uint64_t Mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// The bytes of one position, together.
+// The bytes of one position in all sections, concatenated.
 class Position {
  public:
   Position() = default;
@@ -43,7 +43,7 @@ class Position {
     AppendSlots(block.ids + slot * id_bytes, used * id_bytes, end);
     std::memset(bytes_.data() + size_, 0, 8);
   }
-  // Filled up with zeros to a multiple of 8.
+  // Returns the bytes, padded with zeros to a multiple of 8.
   std::span<const std::byte> bytes() const { return std::span(bytes_).first((size_ + 7) / 8 * 8); }
 
  private:
@@ -53,7 +53,7 @@ class Position {
     std::memcpy(bytes_.data() + size_, from, bytes);
     size_ += bytes;
   }
-  // May copy bytes behind `from` + `bytes` too, up to the block's end.
+  // May copy bytes after `from` + `bytes` too, up to the block's end.
   void AppendSlots(const std::byte* from, size_t bytes, const std::byte* end) {
     if (bytes + kAtOnce > static_cast<size_t>(end - from)) return Append(from, bytes);
     for (size_t i = 0; i < bytes; i += kAtOnce) {
@@ -92,8 +92,8 @@ uint32_t Crc(std::span<const std::byte> bytes) {
 uint64_t DigestOf(const BlockView& block, uint32_t first, uint32_t count) {
   size_t slot = std::accumulate(block.counts, block.counts + first, size_t{0});
   uint64_t sum = 0;
-  // A processor waits when it reads at once what it wrote in parts, so eight positions are written
-  // before they are read.
+  // A processor stalls when it reads bytes in one piece right after it wrote them in several. So
+  // eight positions are written before they are read.
   std::array<Position, 8> some;
   for (uint32_t begin = first; begin < first + count; begin += some.size()) {
     const uint32_t n = std::min<uint32_t>(some.size(), first + count - begin);

@@ -18,12 +18,12 @@ HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
-// Each id writes its slot to its place in a table, and reads it back. Only where another slot is
-// read, which few of a hundred ids that differ do, is the id compared with all. The table
-// need not be cleared.
+// Each id writes its slot to a hash table, and reads it back. An id that reads another slot, as few
+// of a hundred different ids do, is compared with all ids. The table need not be cleared.
 class DistinctIds {
  public:
-  // Returns true if no id is repeated. `count` is at most kMaxBlockSlots. Reads a vector beyond.
+  // Returns true if no id is repeated. `count` is at most kMaxBlockSlots. Reads up to a vector
+  // beyond the ids.
   HWY_INLINE bool AllDiffer(const int32_t* ids, size_t count) {
     const Uint32Tag du;
     const hn::Rebind<uint16_t, Uint32Tag> d16;
@@ -34,7 +34,7 @@ class DistinctIds {
       hn::StoreU(hn::DemoteTo(d16, hn::BitCast(Int32Tag(), hashes)), d16, places_.data() + s);
     }
     for (size_t s = 0; s < count; ++s) slots_[places_[s]] = static_cast<uint8_t>(s);
-    constexpr size_t kAtOnce = 4;  // so that there is a branch for a few
+    constexpr size_t kAtOnce = 4;  // one branch per this many vectors
     for (size_t first = 0; first < count; first += kAtOnce) {
       const size_t end = first + kAtOnce < count ? first + kAtOnce : count;
       uint32_t others = 0;

@@ -1,5 +1,4 @@
-// Every golden block (tests/golden/README.md): written byte for byte, checked, digested, and read
-// again.
+// Writes, checks, digests and reads every golden block (tests/golden/README.md).
 #include <bit>
 #include <cstring>
 #include <string>

@@ -17,12 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
-// How many bytes LoadIds and StoreIds touch.
+// Number of bytes that LoadIds and StoreIds access.
 template <size_t kIdBytes>
 inline constexpr size_t kIdVectorBytes = kIdBytes == 3 ? 3 * kLanes + 4 : kIdBytes* kLanes;
 static_assert(kIdVectorBytes<4> <= kBlockSlack);
 
-// 16 bytes for every four lanes: those 12 bytes apart, for ids of three bytes.
+// Loads 16 bytes per four lanes from addresses 12 bytes apart, for ids of three bytes.
 template <class D8>
 HWY_INLINE hn::Vec<D8> LoadTwelves(D8 d, const uint8_t* from) {
   if constexpr (hn::MaxLanes(D8()) == 16) {
@@ -44,7 +44,7 @@ HWY_INLINE void StoreTwelves(D8 d, hn::Vec<D8> bytes, uint8_t* to) {
   }
 }
 
-// kLanes ids.
+// Loads kLanes ids.
 template <size_t kIdBytes>
 HWY_INLINE Int32s LoadIds(const std::byte* ids) {
   const Int32Tag di;
@@ -63,7 +63,7 @@ HWY_INLINE Int32s LoadIds(const std::byte* ids) {
   }
 }
 
-// It also writes bytes behind the kLanes ids; they mean nothing.
+// Stores kLanes ids. Also writes undefined bytes after them.
 template <size_t kIdBytes>
 HWY_INLINE void StoreIds(Int32s ids, std::byte* section) {
   const Int32Tag di;
@@ -81,7 +81,8 @@ HWY_INLINE void StoreIds(Int32s ids, std::byte* section) {
   }
 }
 
-// Reads `count` ids from `from`, of `end - from` readable bytes; writes up to a vector beyond.
+// Reads `count` ids from `from`, which has `end - from` readable bytes. Writes up to a vector
+// beyond the result.
 template <size_t kIdBytes>
 HWY_INLINE void UnpackIds(const std::byte* from, const std::byte* end, size_t count, int32_t* to) {
   const auto readable = static_cast<size_t>(end - from);

@@ -18,8 +18,8 @@ namespace {
 // Writes the sections of a block one after the other.
 class Writer {
  public:
-  // `block` has room for `bytes` and kBlockSlack more, as WriteCodes and WriteIds write beyond
-  // their sections.
+  // `block` has space for `bytes` and kBlockSlack more, because WriteCodes and WriteIds write
+  // beyond their sections.
   Writer(const BlockHeader& header, std::byte* block, size_t bytes) : block_(block, bytes) {
     Append(&header, sizeof header);
   }

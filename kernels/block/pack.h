@@ -19,23 +19,23 @@ struct PackOptions {
   int32_t vocabulary_size = 0;
   uint32_t first_position = 0;
   uint64_t policy_version = 0;
-  double mass = 0;  // where sets are cut; 0 or 1: nowhere
+  double mass = 0;  // probability at which sets are cut; 0 or 1: no cut
 };
 
-// The block of up to kMaxBlockPositions records. InvalidArgument names
-// field, position and value of the first record that is not valid.
+// Returns a block of up to kMaxBlockPositions records. Returns InvalidArgument, naming field,
+// position and value, for the first invalid record.
 absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
                                                  const PackOptions& options);
 
-// Writes the block to the memory that `allocate` returns for the block's size in bytes; kBlockSlack
-// bytes behind it are overwritten too. ResourceExhausted if `allocate` returns null.
+// Writes the block to memory from `allocate`, which gets the block's size in bytes. Also overwrites
+// kBlockSlack bytes after it. Returns ResourceExhausted if `allocate` returns null.
 absl::Status PackBlock(const RecordView& records, const PackOptions& options,
                        absl::FunctionRef<std::byte*(size_t)> allocate);
 
-// The block of both, whose positions must follow each other, or InvalidArgument.
+// Returns one block of both, whose positions must follow each other; otherwise InvalidArgument.
 absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& first, const BlockView& second);
 
-// The block of its positions [first, first + count) alone.
+// Returns a block with positions [first, first + count) of `block`.
 std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32_t count);
 
 }  // namespace sis

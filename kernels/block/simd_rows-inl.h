@@ -1,4 +1,4 @@
-// Values of several positions, transposed: a rank a vector, a position a lane.
+// Transposes the values of several positions: one rank per vector, one position per lane.
 #if defined(SIS_KERNELS_SIMD_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_ROWS_INL_H_
 #undef SIS_KERNELS_SIMD_ROWS_INL_H_
@@ -33,7 +33,8 @@ HWY_INLINE Pair<Pair<V>> TransposeFours(D d, V v0, V v1, V v2, V v3) {
            hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23))}};
 }
 
-// Four values of one position, and of those 4, 8 and 12 lanes on, if there are as many.
+// Loads four values of one position, and of the positions 4, 8 and 12 lanes further, if there are
+// so many lanes.
 template <class D, typename T>
 HWY_INLINE hn::Vec<D> FoursOf(D d, const T* values, const uint32_t* begins) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -45,8 +46,8 @@ HWY_INLINE hn::Vec<D> FoursOf(D d, const T* values, const uint32_t* begins) {
   }
 }
 
-// Reads ranks rank to rank + kCount - 1, at most four, of kLanes positions whose values, of 32
-// bits, begin at begins [kLanes]. Touches the values of four ranks, be they there or not.
+// Reads ranks rank to rank + kCount - 1, at most four, of kLanes positions. Their values, of 32
+// bits, begin at begins [kLanes]. Always reads the memory of four ranks.
 template <size_t kCount, typename T, class V = hn::Vec<hn::Rebind<T, FloatTag>>>
 HWY_INLINE void LoadRanks(const T* values, const uint32_t* begins, size_t rank,
                           V (&ranks)[kCount]) {

@@ -10,7 +10,7 @@
 
 namespace sis {
 
-// InvalidArgument: what is wrong with `field` at a position, or in a slot of it.
+// Return InvalidArgument: `what` is wrong with `field` at a position, or in one of its slots.
 absl::Status InvalidPosition(absl::string_view field, uint32_t position, absl::string_view what);
 absl::Status InvalidSlot(absl::string_view field, uint32_t position, size_t slot,
                          absl::string_view what);
@@ -18,7 +18,7 @@ absl::Status InvalidSlot(absl::string_view field, uint32_t position, size_t slot
 // Checks a position's sampled token.
 absl::Status CheckSampled(int32_t id, float log_prob, int32_t vocabulary_size, uint32_t position);
 
-// Checks the used slots of one position. `field` begins the names of ids and log-probs in messages.
+// Checks the used slots of one position. `field` is the prefix of field names in messages.
 class SlotChecker {
  public:
   SlotChecker(absl::string_view field, std::span<const int32_t> ids,
@@ -31,9 +31,9 @@ class SlotChecker {
         position_(position),
         ties_by_id_(ties_by_id) {}
 
-  // Must be called for one slot after the other.
+  // Must be called for all slots in order.
   absl::Status Check(size_t slot);
-  // The mass of the slots that were checked.
+  // Returns the mass of the checked slots.
   float mass() const { return mass_; }
   // Must be called after the last slot.
   absl::Status CheckMass() const;
@@ -48,7 +48,7 @@ class SlotChecker {
   const int32_t vocabulary_size_;
   const uint32_t position_;
   const bool ties_by_id_;
-  // A bit for each hash of an id, so that few ids are compared in pairs.
+  // One bit per hash of an id, so that few pairs of ids must be compared.
   uint64_t filter_[16] = {};
   float mass_ = 0.0f;
 };

@@ -1,4 +1,4 @@
-// The used slots of padded rows as sections of a block.
+// Writes the used slots of padded rows as sections of a block.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace sis {
 
-// Both write the first counts[i] values of each row, rows being [T, slots], and up to kBlockSlack
-// bytes more. The codes, of fixed16, must reach the log-probs.
+// Both write the first counts[i] values of each row of [T, slots], and up to kBlockSlack bytes
+// more. The multipliers of fixed16 must reach the log-probs.
 void WriteCodes(std::span<const float> log_probs, size_t slots, std::span<const uint8_t> counts,
                 std::span<const uint8_t> multipliers, std::byte* codes);
 void WriteIds(std::span<const int32_t> ids, size_t slots, std::span<const uint8_t> counts,

@@ -1,4 +1,4 @@
-// The interface of everything that evaluates positions: plain arrays in, decisions and sums out.
+// The interface of backends, which evaluate positions: plain arrays in, decisions and sums out.
 #pragma once
 
 #include <cstdint>
@@ -54,39 +54,37 @@ struct BackendRange {
   BlockRange behavior;
   CurrentView current;
   OutputView output;
-  Sums* sums;  // added to; ranges of one call may share it
-  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Ranges
-  // that share `sums` share this too.
+  Sums* sums;  // receives the range's sums in addition; ranges of one call may share it
+  // Receive the sums in addition, one per entry of EvaluateParameters::prefix_curve; empty if not
+  // wanted. Ranges that share `sums` share these too.
   std::span<PrefixSums> prefix_sums = {};
 };
 
 inline constexpr size_t kMaxPrefixPoints = 16;
 
 struct EvaluateParameters {
-  int top_k;  // k, at least 1: of longer sets, the slots used
+  int top_k;  // k, at least 1: the number of slots used of larger sets
   uint64_t draw;
-  // GATHERED only: add to Sums::total_variation, for an exponential more per slot.
+  // GATHERED only: also compute Sums::total_variation. Costs another exponential per slot.
   bool total_variation = false;
-  // GATHERED only: the k of the curve's points, rising, each in [1, top_k]; at most
+  // GATHERED only: the k of the curve's points, ascending, each in [1, top_k]; at most
   // kMaxPrefixPoints.
   std::span<const int> prefix_curve = {};
 };
 
-// The copies of blocks that a backend keeps in memory of its own, and how often they were found
-// there. All 0 if it keeps none.
+// Use of the copies of blocks that a backend keeps in a device's memory. All 0 if it keeps none.
 struct ResidentBlocksStats {
-  int64_t capacity_bytes = 0;  // taken at start
+  int64_t capacity_bytes = 0;  // allocated at start
   int64_t used_bytes = 0;
-  // Ranges of blocks with a tag, since the start: those whose copy was there,
+  // Counts since the start, of ranges of blocks with a tag: whose copy was resident; whose block
+  // was copied to stay; and whose data was sent for one call only, as other copies are used more.
   int64_t hits = 0;
-  // those whose block was copied there,
   int64_t copies = 0;
-  // and those that were sent for the one call, as there was no room that is better used.
   int64_t passes = 0;
   int64_t evictions = 0;  // of copies
 };
 
-// Implementations are thread-safe, and give the same bytes for the same valid input
+// Implementations are thread-safe, and return the same bytes for the same valid input
 // (docs/numerics.md).
 class Backend {
  public:
@@ -95,13 +93,13 @@ class Backend {
   virtual std::string_view name() const = 0;
 
   // Evaluates every range; lengths must agree. Blocks must be valid (CheckBlock). Current values
-  // may be anything: Sums::invalid counts the positions where they are not valid, and if there are
-  // any, the caller throws away all that was written.
+  // may be invalid: Sums::invalid counts such positions, and if it is not 0 the caller must discard
+  // all output.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const BackendRange> ranges) const = 0;
 
-  // How many log-probs a call should bring where there is a choice: few enough for a CPU's cache,
-  // many enough for what a call costs.
+  // Returns the preferred number of log-probs per call: few enough for a CPU's cache, enough to
+  // outweigh the cost of a call.
   virtual size_t values_per_call() const { return 32768; }
 
   virtual ResidentBlocksStats resident_blocks() const { return {}; }

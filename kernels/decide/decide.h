@@ -1,5 +1,5 @@
-// The decision at one position, exactly (docs/numerics.md, sections 4, 5 and 7). Shared by every
-// backend, on host and device; backends differ only in how they walk the arrays.
+// Defines the decision at one position exactly (docs/numerics.md, sections 4, 5 and 7). All
+// backends, on host and device, share it; they differ only in how they traverse the arrays.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sis {
 
-// The wire values of sis.v1.Decision. Backends give the first three.
+// The values of sis.v1.Decision. Backends return only the first three.
 enum class Decision : uint8_t {
   kAccepted = 1,
   kRejected = 2,
@@ -29,14 +29,15 @@ struct Envelope {
   float covered_mass;
 };
 
-// Adds slot after slot, most probable first.
+// Computes an Envelope from the slots, which are added most probable first.
 struct EnvelopeAccumulator {
   float max_log_ratio = kMinusInfinity;
   float covered_mass = 0.0f;
   bool all_log_probs = true;
 
-  // A current_log_prob that is not a log-prob makes the slots invalid. A behavior_log_prob of -inf
-  // adds nothing; no used slot has it, and callers that take several slots at once pad with it.
+  // An invalid current_log_prob makes the position's slots invalid. A behavior_log_prob of -inf
+  // adds nothing; callers that add several slots at once use it for padding, and no used slot has
+  // it.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     if (!IsLogProb(current_log_prob)) {
@@ -48,50 +49,50 @@ struct EnvelopeAccumulator {
     covered_mass = covered_mass + Exp32(current_log_prob);
   }
   SIS_HOST_DEVICE Envelope Finish() const { return {Flush(max_log_ratio), covered_mass}; }
-  // Whether the current policy's values so far can be log-probs of different tokens (section 2).
+  // Returns true if the current values so far can be log-probs of different tokens (section 2).
   SIS_HOST_DEVICE bool valid() const { return all_log_probs && IsMass(covered_mass); }
 };
 
 // Results over the slots of a position.
 struct SlotsResult {
   Envelope envelope;  // of the first k
-  bool valid;         // all of them, whatever k is
+  bool valid;         // whether all slots are, also those beyond k
 };
 
-// Whether the current policy's values at a position are valid (section 2).
+// Returns true if the current policy's values at a position are valid (section 2).
 SIS_HOST_DEVICE inline bool IsValid(float current_sampled_log_prob, const SlotsResult& slots) {
   return slots.valid && IsLogProb(current_sampled_log_prob);
 }
-// The slots' part of the REDUCED form.
+// Returns the results over the slots that the REDUCED form has.
 SIS_HOST_DEVICE inline SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
   return {{Flush(log_envelope), covered_mass},
           log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};
 }
 
-// Half the L1 distance of the two policies on V_k, slot after slot, most probable first.
+// Computes half the L1 distance of the two policies on V_k. Slots are added most probable first.
 struct TotalVariationAccumulator {
   float l1_distance = 0.0f;
 
-  // As EnvelopeAccumulator::Add.
+  // See EnvelopeAccumulator::Add.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity || !IsLogProb(current_log_prob)) return;
     const float difference = Exp32(current_log_prob) - Exp32(behavior_log_prob);
     l1_distance = l1_distance + (difference < 0.0f ? -difference : difference);
   }
-  // At most 1, though both masses may be a little above it.
+  // Returns at most 1, although both masses may be slightly larger.
   SIS_HOST_DEVICE float Finish() const {
     const float half = 0.5f * l1_distance;
     return half < 1.0f ? half : 1.0f;
   }
 };
 
-// xi, the current policy's mass outside of V_k.
+// Returns xi, the current policy's mass outside of V_k.
 SIS_HOST_DEVICE inline float ResidualMass(Envelope envelope) {
   const float residual = 1.0f - envelope.covered_mass;
   return residual > 0.0f ? residual : 0.0f;
 }
 
-// (1 - xi) / M, the accept rate before a token is drawn.
+// Returns (1 - xi) / M, the expected accept rate of the position.
 SIS_HOST_DEVICE inline float ExpectedAcceptance(Envelope envelope) {
   if (envelope.log_envelope == kMinusInfinity) return 0.0f;
   const float expected = Flush(envelope.covered_mass) * Exp32(-envelope.log_envelope);
@@ -101,7 +102,7 @@ SIS_HOST_DEVICE inline float ExpectedAcceptance(Envelope envelope) {
 struct PositionResult {
   Decision decision;
   bool envelope_violation;
-  // a, the probability that this decision is to accept.
+  // a, the probability of acceptance.
   float acceptance_probability;
   // log w, the logarithm of the unmodified importance ratio.
   float log_ratio;
@@ -114,8 +115,8 @@ struct PositionResult {
   }
 };
 
-// `uniform` is the position's word of AcceptanceUniforms; `in_top_k` whether the sampled token is
-// in V_k.
+// Decides a position. `uniform` is its word of AcceptanceUniforms. `in_top_k` is true if the
+// sampled token is in V_k.
 SIS_HOST_DEVICE inline PositionResult Decide(float behavior_sampled_log_prob,
                                              float current_sampled_log_prob, Envelope envelope,
                                              bool in_top_k, uint32_t uniform) {
@@ -135,7 +136,7 @@ SIS_HOST_DEVICE inline PositionResult Decide(float behavior_sampled_log_prob,
   return result;
 }
 
-// Adds a scored position to the sums, all but the total variation, which needs the slots.
+// Adds a scored position to the sums, except the total variation, which needs the slots.
 SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope envelope,
                                         Sums& sums) {
   const bool accepted = result.decision == Decision::kAccepted;
@@ -153,7 +154,7 @@ SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope e
   sums.k3 += Fixed(Excess32(result.log_ratio));
 }
 
-// Adds a scored position to a point of the prefix curve, whose envelope is that of the point's k.
+// Adds a scored position to a point of the prefix curve. `envelope` is over the point's k slots.
 SIS_HOST_DEVICE inline void AddPrefix(Envelope envelope, PrefixSums& sums) {
   sums.residual_mass += Fixed(ResidualMass(envelope));
   sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));

@@ -7,8 +7,8 @@
 namespace sis {
 namespace {
 
-// Evaluates the slots of position i, whose first slot has the index `used` among the used slots of
-// all positions. Adds the results that only slots give: the curve and the total variation.
+// Evaluates the slots of position i. `used` is the index of its first slot among the used slots of
+// all positions. Adds the sums that need slots: the curve and the total variation.
 SlotsResult GatheredSlots(const EvaluateParameters& parameters, const BackendRange& range, size_t i,
                           size_t used, Sums& sums) {
   const size_t count = range.behavior.counts[i];
@@ -30,7 +30,7 @@ SlotsResult GatheredSlots(const EvaluateParameters& parameters, const BackendRan
   for (; point < range.prefix_sums.size(); ++point) {
     AddPrefix(envelope, range.prefix_sums[point]);
   }
-  // The rest only has to be valid.
+  // Slots beyond top_k must only be valid.
   for (size_t slot = top_k; slot < count; ++slot) {
     accumulator.Add(range.behavior.LogProbAt(i, used + slot), range.current.log_probs[used + slot]);
   }

@@ -1,4 +1,4 @@
-// The exact backend, one position at a time: what every faster one must equal byte for byte.
+// The reference backend, one position at a time. Faster backends must return the same bytes.
 #pragma once
 
 #include "kernels/decide/backend.h"

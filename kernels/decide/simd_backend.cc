@@ -41,7 +41,7 @@ class GatheredSlots {
         codes_(reinterpret_cast<const Code*>(behavior_.log_probs)),
         current_(range.current.log_probs) {}
 
-  // The `count` positions from `index` on. Groups come one after the other.
+  // Opens the `count` positions from `index` on. Groups must be opened in order.
   HWY_INLINE void Open(size_t index, size_t count) {
     const uint8_t* counts = behavior_.counts.data() + index;
     if (HWY_UNLIKELY(count < kGroup)) {
@@ -61,7 +61,7 @@ class GatheredSlots {
       used_ += slots.size();
     }
     if (HWY_UNLIKELY(used_ + kSlotsBehind > current_.size())) {
-      // Nothing is read behind the caller's memory.
+      // Copies the last slots, so that vectors don't read beyond the caller's memory.
       std::copy(current_.begin() + first, current_.begin() + used_, last_current_);
       std::fill_n(last_current_ + (used_ - first), kSlotsBehind, 0.0f);
       for (LaneSlots<Code>& slots : slots_) {
@@ -100,19 +100,20 @@ struct ReducedSlots {
   }
 };
 
-// Keeps the sums of consecutive ranges on vectors as long as they go to the same place.
+// Keeps the sums of consecutive ranges in vectors while they have the same destination.
 class SumCollector {
  public:
   ~SumCollector() { Flush(); }
 
-  // points: those of the prefix curve below top_k. The one at top_k comes from the sums themselves.
+  // `points` is the number of points of the prefix curve below top_k. The point at top_k has the
+  // sums themselves.
   void Open(const BackendRange& range, size_t points) {
     if (range.sums != into_ || range.prefix_sums.data() != prefix_into_.data()) Flush();
     into_ = range.sums;
     prefix_into_ = range.prefix_sums;
     points_ = points;
   }
-  // Makes room for `positions` positions, which must all be added.
+  // Ensures that `positions` more positions don't overflow. All of them must then be added.
   HWY_INLINE void MakeRoom(size_t positions) {
     if (sums_.scored + positions > SplitSum::kMaxPositions) Flush();
     sums_.scored += positions;
@@ -202,7 +203,7 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const BackendRange& 
   }
 }
 
-// The beginning of an array.
+// Prefetches the beginning of an array.
 template <typename T>
 HWY_INLINE void PrefetchFirst(const T* values, size_t count) {
   for (size_t byte = 0; byte < std::min<size_t>(count * sizeof(T), 256); byte += 64) {
@@ -210,7 +211,7 @@ HWY_INLINE void PrefetchFirst(const T* values, size_t count) {
   }
 }
 
-// `next` is the range that comes next; may be null.
+// Evaluates a range. `next` is the next range, to prefetch; may be null.
 void EvaluateRange(const EvaluateParameters& parameters, const BackendRange& range,
                    const BackendRange* next, SumCollector& collector) {
   SlotPlan plan = {static_cast<size_t>(std::min(parameters.top_k, kMaxBlockSlots)),
@@ -218,7 +219,7 @@ void EvaluateRange(const EvaluateParameters& parameters, const BackendRange& ran
                    {}};
   if (!range.prefix_sums.empty()) {
     plan.prefix_curve = parameters.prefix_curve;
-    // The sums over all slots are there anyway.
+    // The sums over all slots are computed anyway.
     if (plan.prefix_curve.back() == parameters.top_k) {
       plan.prefix_curve = plan.prefix_curve.first(plan.prefix_curve.size() - 1);
     }

@@ -1,5 +1,4 @@
-// The exact backend on vectors: 16 positions at a time, with the best instructions that the machine
-// has.
+// The exact backend on vectors: 16 positions at a time, with the machine's best instructions.
 #pragma once
 
 #include <span>
@@ -13,14 +12,14 @@ namespace sis {
 
 class SimdBackend final : public Backend {
  public:
-  // For the best target of this machine.
+  // Uses the best target of this machine.
   SimdBackend();
 
-  // One for every target that this machine has, best first. Not thread-safe: steers Highway's
-  // global choice. For tests.
+  // Returns a backend for every target of this machine, best first. Not thread-safe, because it
+  // sets Highway's global choice. For tests.
   static std::vector<SimdBackend> ForEveryTarget();
 
-  // "cpu/" and Highway's name of the target, such as "cpu/AVX3".
+  // Returns "cpu/" and Highway's name of the target, such as "cpu/AVX3".
   std::string_view name() const override { return name_; }
 
   void Evaluate(const EvaluateParameters& parameters,

@@ -137,7 +137,8 @@ HWY_INLINE void AddPrefix(const Envelopes* prefix, size_t points, Mask scored,
   }
 }
 
-// Decides the kLanes positions from `lane` on; those in `scored` count. slots_valid: SlotsResult's.
+// Decides the kLanes positions from `lane` on; positions in `scored` count. slots_valid is
+// SlotsResult::valid of each.
 HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, size_t lane,
                             const Envelopes& envelopes, Mask slots_valid, Mask scored, size_t top_k,
                             VectorSums& sums) {
@@ -157,7 +158,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Mask possible = hn::And(in_top_k, hn::Ne(current_sampled, minus_infinity));
   const Mask violation = hn::And(possible, hn::Gt(log_ratio, log_envelope));
 
-  // A difference that would be flushed has the same exponential, 1.
+  // Flushing the difference would not change its exponential, 1.
   const TwoFloats exponentials =
       ExpAtMost88(TwoFloats{hn::Sub(log_ratio, log_envelope), LimitTo88(hn::Neg(log_envelope))});
   const ExpAndExcess ratio = ExpAndExcessAtMost88(LimitTo88(log_ratio));
@@ -190,7 +191,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
     hn::StoreU(envelopes.covered_mass, d, output.covered_masses + lane);
   }
 
-  // Lanes that don't count add 0, also if they hold NaN.
+  // Lanes that don't count add 0, even if they are NaN.
   const SplitFixed deviation =
       ToFixed(hn::IfThenElseZero(scored, hn::Min(hn::Abs(log_ratio), Constant(64.0f))));
   const Mask not_accepted = hn::Not(accepted);
@@ -211,8 +212,8 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.invalid += hn::CountTrue(d, hn::AndNot(valid, scored));
 }
 
-// The last group of a range, of fewer than kGroup positions, with what is not of a block copied
-// to whole arrays.
+// The last group of a range, with fewer than kGroup positions. Arrays that are not part of a block
+// are copied to arrays of full length.
 class PartialGroup {
  public:
   PartialGroup(const GroupInput& input, size_t count) : input_(input), count_(count) {

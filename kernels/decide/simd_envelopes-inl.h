@@ -1,9 +1,9 @@
 // Reduces the slots of kLanes positions to envelopes, covered masses, the points of the prefix
 // curve and the total variation, as decide.h defines them for one position.
 //
-// Slots lie one position's after the other's. Maxima are taken position by position, each by whole
-// vectors, and joined at the end; exponentials are taken without regard to positions. Only masses
-// go slot by slot, as they are added in the order of the ranks.
+// The slots of all positions are contiguous. Maxima are computed position by position, on whole
+// vectors, and joined at the end. Exponentials are computed without regard to positions. Only
+// masses are computed slot by slot, because they must be added in the order of the ranks.
 #if defined(SIS_KERNELS_SIMD_ENVELOPES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_ENVELOPES_INL_H_
 #undef SIS_KERNELS_SIMD_ENVELOPES_INL_H_
@@ -31,7 +31,7 @@ namespace HWY_NAMESPACE {
 inline constexpr size_t kGroup = 16;
 static_assert(kGroup % kLanes == 0);
 
-// How many slots are read behind those of a group, at most: a vector from the last one's end.
+// Maximum number of slots read beyond those of a group: one vector from the last slot's end.
 inline constexpr size_t kSlotsBehind = kLanes;
 static_assert(kSlotsBehind * sizeof(float) <= kBlockSlack);
 
@@ -73,7 +73,7 @@ struct Envelopes {
   Floats covered_mass;
 };
 
-// Whether these sums are valid. Sums of exponentials are never negative.
+// Returns which sums are valid. Sums of exponentials are never negative.
 HWY_INLINE Mask AreMasses(Floats covered_mass) {
   return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
 }
@@ -101,13 +101,13 @@ struct SlotScratch {
   HWY_ALIGN float differences[kRoom];  // of both policies' exponentials
 };
 
-// Far enough to hide the memory's latency behind arithmetic. Prefetching what is not there is
-// harmless.
+// Prefetches far enough ahead to hide the memory's latency behind arithmetic. Addresses beyond the
+// array are harmless.
 HWY_INLINE void PrefetchAhead(const void* address, uintptr_t distance = 8192) {
   hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) + distance));
 }
 
-// kLanes behaviour log-probs of one position, whose step is that of fixed16.
+// Loads kLanes behaviour log-probs of one position. `step` is the step of fixed16.
 HWY_INLINE Floats LoadBehavior(const float* log_probs, Floats /*step*/) {
   return LoadFloats(log_probs);
 }
@@ -118,7 +118,7 @@ HWY_INLINE Floats LoadBehavior(const uint16_t* codes, Floats step) {
   return MinusExactProduct(Constant(0x1p-6f), hn::ConvertTo(d, code), step);
 }
 
-// The steps of each position.
+// Stores the step of each position.
 template <typename Code>
 HWY_INLINE void StoreSteps(const LaneSlots<Code>& slots, float* steps) {
   if constexpr (sizeof(Code) == sizeof(uint16_t)) {
@@ -127,14 +127,14 @@ HWY_INLINE void StoreSteps(const LaneSlots<Code>& slots, float* steps) {
   }
 }
 
-// The maximum of each of kLanes vectors, in the lane of its number.
+// Returns the maxima of kLanes vectors: that of vector i in lane i.
 HWY_INLINE Floats JoinMaxima(const Floats (&v)[kLanes]) {
   const FloatTag d;
   const hn::RepartitionToWide<FloatTag> dw;
   const auto two = [&](Floats a, Floats b) HWY_ATTR {
     return hn::Max(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
   };
-  // In each block of four lanes, its maximum of four vectors.
+  // Reduces four vectors to their maxima within each block of four lanes.
   const auto four = [&](size_t i) HWY_ATTR {
     const auto a = hn::BitCast(dw, two(v[i], v[i + 1]));
     const auto b = hn::BitCast(dw, two(v[i + 2], v[i + 3]));
@@ -157,7 +157,7 @@ HWY_INLINE Floats JoinMaxima(const Floats (&v)[kLanes]) {
 #endif
 }
 
-// The largest log-ratio of each position. kEqual: all have `equal` slots.
+// Returns the largest log-ratio of each position. With kEqual all have `equal` slots.
 template <bool kEqual, typename Code>
 HWY_INLINE Floats MaxLogRatios(const LaneSlots<Code>& slots, const float* steps, size_t equal = 0) {
   const FloatTag d;
@@ -178,14 +178,14 @@ HWY_INLINE Floats MaxLogRatios(const LaneSlots<Code>& slots, const float* steps,
       for (size_t slot = kLanes; slot + kLanes < count; slot += kLanes) {
         max = hn::Max(max, log_ratios(slot));
       }
-      max = hn::Max(max, log_ratios(count - kLanes));  // some of them again
+      max = hn::Max(max, log_ratios(count - kLanes));  // overlaps the previous vector
     }
     maxima[i] = max;
   }
   return JoinMaxima(maxima);
 }
 
-// Calls visit.operator()<kCount>(i) for i in [0, end), four at a time, then those that are left.
+// Calls visit.operator()<kCount>(i) for i in [0, end), four at a time, then for the remaining ones.
 template <class Visitor>
 HWY_INLINE void VisitFours(size_t end, const Visitor& visit) {
   size_t i = 0;
@@ -193,8 +193,8 @@ HWY_INLINE void VisitFours(size_t end, const Visitor& visit) {
   VisitLastRanks(i, end - i, visit);
 }
 
-// The sums of the values of kLanes positions that begin there, in the order of the ranks; `longest`
-// is the largest of the counts.
+// Returns the sums of the values of kLanes positions, added in the order of the ranks. `longest` is
+// the largest count.
 HWY_INLINE Floats SumRanks(const float* values, const uint32_t* begins, const uint8_t* counts,
                            size_t longest) {
   const FloatTag d;
@@ -202,7 +202,7 @@ HWY_INLINE Floats SumRanks(const float* values, const uint32_t* begins, const ui
   const auto has = [&](size_t rank) HWY_ATTR {
     return hn::RebindMask(d, hn::Gt(ends, hn::Set(Int32Tag(), static_cast<int32_t>(rank))));
   };
-  // With so few positions left, adding each by itself takes less than a vector.
+  // For so few remaining positions scalar additions are faster than a vector.
   constexpr size_t kFewPositions = kLanes > 4 ? 3 : 1;
   Floats sums = hn::Zero(d);
   for (size_t rank = 0; rank < longest; rank += 4) {
@@ -228,8 +228,8 @@ HWY_INLINE Floats SumRanks(const float* values, const uint32_t* begins, const ui
   return sums;
 }
 
-// Prefetches what lies ahead of the slots [first, end), in step with the arithmetic: all at once it
-// would be too much.
+// Prefetches data ahead of the slots [first, end), at the pace of the arithmetic. All prefetches at
+// once would be too many.
 template <typename Code>
 HWY_INLINE void PrefetchSlots(const LaneSlots<Code>& slots, size_t first, size_t end) {
   for (size_t slot = first; slot < end; slot += 64 / sizeof(float)) {
@@ -240,8 +240,8 @@ HWY_INLINE void PrefetchSlots(const LaneSlots<Code>& slots, size_t first, size_t
   }
 }
 
-// The exponentials of values side by side, whole vectors. Calls before(first, end) with the values
-// that come next.
+// Stores the exponentials of contiguous values, in whole vectors. Calls before(first, end) before
+// each step, with the range of its values.
 template <class Before>
 HWY_INLINE void StoreExponentials(const float* from, size_t count, float* to,
                                   const Before& before) {
@@ -265,7 +265,7 @@ HWY_INLINE void StoreExponentials(const LaneSlots<Code>& slots, float* to) {
                     [&](size_t first, size_t end) HWY_ATTR { PrefetchSlots(slots, first, end); });
 }
 
-// The sums of the exponentials of positions with `count` slots each.
+// Returns the sums of the exponentials of positions with `count` slots each.
 template <typename Code>
 HWY_INLINE Floats EqualMasses(const LaneSlots<Code>& slots, size_t count) {
   Floats masses = hn::Zero(FloatTag());
@@ -290,7 +290,7 @@ HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* step
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
     const size_t begin = slots.begins[i];
     const Code* q = slots.behavior + begin;
-    // Writes behind the position's slots too; the next position overwrites that.
+    // Also writes after the position's slots; the next position overwrites that.
     for (size_t slot = 0; slot < slots.counts[i]; slot += kLanes) {
       const Floats behavior = LoadBehavior(q + slot, step);
       hn::StoreU(hn::Sub(LoadFloats(slots.current + begin + slot), behavior), d,
@@ -312,7 +312,7 @@ HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* step
   const Int32s counts = LoadBytes(slots.counts);
   Envelopes so_far = {Constant(kMinusInfinity), hn::Zero(d)};
   Floats distance = hn::Zero(d);
-  // The next one of the curve, after which comes top_k; and how many ranks it takes.
+  // The next point of the curve, or after the last one top_k; and its number of ranks.
   size_t point = 0;
   const size_t points = plan.prefix_curve.size();
   size_t next = points > 0 ? plan.prefix_curve[0] : plan.top_k;
@@ -339,13 +339,13 @@ HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* step
       if (HWY_UNLIKELY(rank + i + 1 == next)) keep();
     }
   }
-  // The points beyond the longest set.
+  // The points beyond the longest set have its results.
   while (point <= points) keep();
   results.valid = AreMasses(so_far.covered_mass);
   results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distance));
 }
 
-// Fills in what `plan` asks for.
+// Computes the results that `plan` requests.
 template <typename Code>
 HWY_INLINE void ReadSlots(const LaneSlots<Code>& slots, const SlotPlan& plan, SlotScratch& scratch,
                           SlotResults& results) {

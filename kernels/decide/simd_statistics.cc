@@ -1,8 +1,8 @@
 // AddStatistics on vectors: the same integers as AddStatisticsOneByOne.
 //
-// Few operations a position, as it follows every decision: values become buckets by the bits of
-// their exponents, a byte each, and bytes are counted 16 to 64 at a time. Rare values (ratios
-// that are clipped or large; envelopes below 1) are handled separately.
+// It runs after every decision, so it must be fast. The bits of a value's exponent give its bucket,
+// as one byte, and bytes are counted 16 to 64 at a time. Rare values (clipped or large ratios;
+// envelopes below 1) are handled separately.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -31,16 +31,17 @@ void AddAll(const DecidedPositions& positions, const Sums& /*sums*/, Statistics&
 
 #else
 
-// Vectors side by side: their steps are independent, and their buckets make whole bytes together.
+// Number of vectors processed together. Their steps are independent, and their buckets together
+// fill a vector of bytes.
 constexpr size_t kVectors = 4;
 constexpr size_t kStep = kVectors * kLanes;
-// As many positions as 32-bit sums hold, and bytes can count in 16 lanes and more.
+// Positions per block. 32-bit sums, and counts in bytes of at least 16 lanes, don't overflow.
 constexpr size_t kBlock = 1024;
-// The largest weight whose square is summed in 32 bits; and the largest product.
+// The largest weight whose square, and the largest product, that is summed in 32 bits.
 constexpr float kSmallWeight = 4.0f;
 constexpr float kSmallProduct = 16.0f;
-// The bucket of a position that doesn't count, and the amount that its ratio adds: it is taken as
-// 1.
+// The bucket of a position that doesn't count, and the amount that its ratio adds, because it is
+// taken as 1.
 constexpr int32_t kNoBucket = 255;
 constexpr int32_t kOne = 1 << 16;
 
@@ -71,7 +72,7 @@ HWY_INLINE Int32s Where(Mask mask, Int32s values) {
   return hn::IfThenElseZero(hn::RebindMask(Int32Tag(), mask), values);
 }
 
-// CountedWeights that don't fit, of the lanes in the mask: at most 2^20 each.
+// Returns the sum of CountedWeight over the lanes in the mask, for large values: at most 2^20 each.
 HWY_NOINLINE int64_t SumOfLarge(Floats x, Mask mask) {
   HWY_ALIGN float values[kLanes];
   hn::Store(hn::IfThenElseZero(mask, x), FloatTag(), values);
@@ -80,15 +81,15 @@ HWY_NOINLINE int64_t SumOfLarge(Floats x, Mask mask) {
   return sum;
 }
 
-// The bucket of x >= 0; negative below the first one.
+// Returns the bucket of x >= 0; negative below the first one.
 HWY_INLINE Int32s PowerBuckets(Floats x, int first_exponent) {
-  // The exponent, less one unit in the last place: a bound has that of what lies below it.
+  // Takes the exponent of the next lower float, because a bound belongs to the bucket below it.
   const Int32s offset = hn::Set(Int32Tag(), ((126 + first_exponent) << 23) + 1);
   return hn::ShiftRight<23>(hn::Sub(hn::BitCast(Int32Tag(), x), offset));
 }
 
 HWY_INLINE void StoreBuckets(const Int32s (&buckets)[kVectors], uint8_t* into) {
-  // Values that don't fit become the nearest that does.
+  // Saturates values that don't fit.
   const hn::Repartition<int16_t, Int32Tag> d16;
   const hn::Rebind<uint8_t, decltype(d16)> d8;
   hn::StoreU(hn::DemoteTo(d8, hn::ReorderDemote2To(d16, buckets[0], buckets[1])), d8, into);
@@ -121,12 +122,12 @@ HWY_INLINE Mask IsClipped(Floats ratio) {
   return hn::Or(hn::Lt(ratio, Constant(kClipLow)), hn::Gt(ratio, Constant(kClipHigh)));
 }
 
-// Vectors of a block, by their first position: those with lanes that are rare.
+// The first positions of the vectors of a block with rare lanes.
 struct NotedVectors {
   size_t count = 0;
   uint16_t first[kBlock / kLanes + 1];
 
-  // Branches would be mispredicted.
+  // Branchless, because branches would be mispredicted.
   HWY_INLINE void Note(size_t i, Mask rare) {
     first[count] = static_cast<uint16_t>(i);
     count += hn::AllFalse(FloatTag(), rare) ? 0 : 1;
@@ -154,11 +155,11 @@ struct ClippedSums {
   std::array<int64_t, kRatioBounds.size()> beyond = {};
   int64_t zeroed = 0;
   int64_t kept_zeroed = 0;
-  // By how much more the clipped weight adds, and what |log w| adds.
+  // The difference that clipping makes to the weight, and the sum of |log w|.
   int64_t clipped_weight = 0;
   int64_t clipped_weight_squared = 0;
   int64_t abs_log_ratio = 0;
-  // By how much more a weight adds that is larger than kSmallWeight.
+  // The additional amount of weights above kSmallWeight.
   int64_t large_weight = 0;
   int64_t large_weight_squared = 0;
   int64_t large_kept_weight = 0;
@@ -253,7 +254,7 @@ class BlockSums {
         clipped_gradient_mass_(weight_),
         applied_gradient_mass_(weight_) {}
 
-  // The kStep positions from i on.
+  // Adds the kStep positions from i on.
   HWY_INLINE void Add(const Arrays& arrays, size_t i, Buckets& buckets, size_t to,
                       NotedVectors& clipped, NotedVectors& negative, LargeProducts& large) {
     const FloatTag d;
@@ -331,7 +332,7 @@ class BlockSums {
                          .weight = weight + clipped.large_weight,
                          .weight_squared = weight_squared + clipped.large_weight_squared,
                          .gradient_mass = Total(gradient_mass_) + large.plain};
-    // Within the bounds as w is, elsewhere the bounds.
+    // The clipped weight is w within the bounds, and otherwise the bound.
     const int64_t below = clipped.beyond[1];
     const int64_t above = clipped.beyond[2];
     statistics.clipped +=
@@ -378,7 +379,7 @@ class BlockSums {
   Int32s applied_gradient_mass_;
 };
 
-// Counts the bytes, a multiple of 64 and at most kBlock, by bucket, all but the last.
+// Counts the bytes by bucket, except the last bucket. `size` is a multiple of 64, at most kBlock.
 template <size_t kCounts>
 void CountBytes(const uint8_t* bytes, size_t size, std::array<int64_t, kCounts>& counts) {
   const hn::CappedTag<uint8_t, 64> d8;
@@ -409,7 +410,7 @@ void CompleteCounts(int64_t scored, std::array<int64_t, kCounts>& counts) {
   for (size_t value = 0; value + 1 < kCounts; ++value) counts.back() -= counts[value];
 }
 
-// Returns how many positions were added, with those that fill up the last step.
+// Adds positions. Returns their number, including those that pad the last step.
 size_t AddBlock(const Arrays& arrays, size_t count, Statistics& statistics) {
   Buckets buckets;
   BlockSums sums;
@@ -424,7 +425,7 @@ size_t AddBlock(const Arrays& arrays, size_t count, Statistics& statistics) {
   clipped.Add(arrays, with_clipped);
   statistics.negative_log_envelope += SumOfNegativeEnvelopes(arrays, with_negative);
   if (i < count) {
-    // The last ones, in arrays that are long enough.
+    // Copies the last positions to arrays that are long enough.
     Decision decisions[kStep];
     std::fill(decisions, decisions + kStep, Decision::kMasked);
     float floats[5][kStep] = {};
@@ -485,8 +486,7 @@ void AddAll(const DecidedPositions& positions, const Sums& sums, Statistics& sta
     correction->weight -= unscored;
     correction->weight_squared -= unscored;
   }
-  // The sums have |log w| already. Where w is 0 they count the most that there is, here it is left
-  // out.
+  // The sums already contain |log w|. Where w is 0 they count the maximum, which is omitted here.
   constexpr int64_t kMost = int64_t{64} << 30;
   added.plain.abs_log_weight = sums.d - added.plain.zeroed * kMost;
   added.clipped.abs_log_weight += sums.d;

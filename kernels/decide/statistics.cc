@@ -7,8 +7,8 @@
 namespace sis {
 namespace {
 
-// The first bucket whose bound, 2^first_exponent and twice as much from bucket to bucket, is no
-// smaller than x.
+// Returns the first bucket whose bound is at least x. The first bound is 2^first_exponent, and each
+// is twice the previous one.
 size_t PowerBucket(float x, int first_exponent) {
   size_t bucket = 0;
   float bound = std::ldexp(1.0f, first_exponent);
@@ -18,7 +18,7 @@ size_t PowerBucket(float x, int first_exponent) {
 
 size_t AcceptanceBucket(float a) { return static_cast<size_t>(std::ceil(a * 16.0f)); }
 
-// log w where the weight is w.
+// Returns the logarithm of the weight: log_ratio if the weight is the ratio.
 float LogWeight(float weight, float ratio, float log_ratio) {
   if (weight == ratio) return log_ratio;
   return LogOfWeight(weight);

@@ -16,8 +16,8 @@
 
 namespace sis {
 
-// A value counts in the first bucket whose upper bound it does not exceed. Bounds are powers of
-// two, each twice the one before; the last bucket has none.
+// A value counts in the first bucket whose upper bound it does not exceed. Bounds are consecutive
+// powers of two; the last bucket has no bound.
 inline constexpr size_t kPowerBounds = 15;
 inline constexpr int kFirstNatsExponent = -10;  // of |log w| and log M: 2^-10 to 2^4
 inline constexpr int kFirstMassExponent = -14;  // of xi: 2^-14 to 2^0
@@ -28,7 +28,7 @@ inline constexpr size_t kAcceptanceBounds = 17;
 std::vector<double> PowerBounds(int first_exponent);
 std::vector<double> AcceptanceBounds();
 
-// Bounds for counting ratios: below each bound under 1, and above each of the others. Compared in
+// Bounds for counting ratios: ratios below each bound < 1, and above each bound > 1. Compared in
 // float32.
 inline constexpr std::array kRatioBounds = {0.5, 0.8, 1.2, 1.28, 2.0, 5.0};
 // The clip of the correction "clipped".
@@ -38,7 +38,7 @@ inline constexpr float kClipHigh = static_cast<float>(kRatioBounds[2]);
 // Larger weights, and larger products with advantages, count as this value.
 inline constexpr float kLargestCountedWeight = 1024.0f;
 
-// x in units of 2^-16, rounded to the nearest, ties to even; x is in [0, 2^20].
+// Returns x in units of 2^-16, rounded to nearest, ties to even. x is in [0, 2^20].
 inline int64_t CountedWeight(float x) { return std::llrintf(x * 0x1p16f); }
 inline double FromCountedWeight(int64_t sum) { return static_cast<double>(sum) * 0x1p-16; }
 
@@ -47,7 +47,7 @@ struct CorrectionSums {
   int64_t positions = 0;
   int64_t touched = 0;
   int64_t zeroed = 0;
-  int64_t weight = 0;          // in units of CountedWeight, as the next
+  int64_t weight = 0;          // in units of CountedWeight, like the next
   int64_t weight_squared = 0;  // of weights limited to kLargestCountedWeight
   int64_t abs_log_weight = 0;  // in units of Fixed
   int64_t gradient_mass = 0;   // in units of CountedWeight
@@ -59,11 +59,10 @@ struct CorrectionSums {
   friend bool operator==(const CorrectionSums&, const CorrectionSums&) = default;
 };
 
-// Returns log_weight of a weight that is not the ratio itself: its logarithm as float32, and 0 for
-// a weight of 0.
+// Returns the logarithm, as float32, of a weight that is not the ratio itself; 0 for a weight of 0.
 float LogOfWeight(float weight);
 
-// Counts by bucket; one more than there are bounds.
+// Counts by bucket. There is one more bucket than bounds.
 template <size_t kBounds>
 using BucketCounts = std::array<int64_t, kBounds + 1>;
 
@@ -84,8 +83,8 @@ struct Statistics {
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 
-// n positions, as Backend::Evaluate returned them. Positions with another decision than the first
-// three don't count, and may hold anything in the other arrays.
+// n positions with the results of Backend::Evaluate. Only positions with one of the first three
+// decisions count; others may have any values.
 struct DecidedPositions {
   std::span<const Decision> decisions;              // [n]
   std::span<const float> log_ratios;                // [n], log w
@@ -104,8 +103,8 @@ struct ModifiedRatios {
   std::span<const float> log_ratios;  // [n]
 };
 
-// Adds the positions. The field `applied` is of ratios that are 1 where accepted and w elsewhere.
-// `sums` must be the sums of these positions; only its counts, d and d_sis are read.
+// Adds the positions. `applied` gets ratios of 1 where accepted and of w elsewhere. `sums` must be
+// the sums of these positions; only its counts, d and d_sis are read.
 void AddStatistics(const DecidedPositions& positions, const Sums& sums, Statistics& statistics);
 // Defines the result of AddStatistics, position by position.
 void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statistics);

@@ -44,8 +44,9 @@ struct Positions {
   DecidedPositions View() const { return View(0, size()); }
 };
 
-// Ratios of every size, bounds met exactly and by one unit in the last place, every special value
-// that a valid position can have, and positions that don't count, with anything in them.
+// Returns positions with ratios of every size, values at bounds and one unit in the last place next
+// to them, all special values of valid positions, and positions with arbitrary values that don't
+// count.
 Positions RandomPositions(size_t count, uint32_t seed) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::mt19937 random(seed);
@@ -61,7 +62,7 @@ Positions RandomPositions(size_t count, uint32_t seed) {
       continue;
     }
     const auto decision = static_cast<Decision>(1 + random() % 3);
-    // Ratios of all sizes, from noise to engines that have nothing in common.
+    // Ratios of all sizes, from noise to unrelated engines.
     float log_ratio = normal(random) * std::ldexp(1.0f, static_cast<int>(random() % 16) - 12);
     if (random() % 8 == 0) log_ratio = special[random() % std::size(special)];
     if (random() % 8 == 0)
@@ -89,7 +90,7 @@ Statistics OneByOne(const DecidedPositions& positions) {
   return statistics;
 }
 
-// As a backend gives them.
+// Returns the sums that a backend would return.
 Sums SumsAt(const DecidedPositions& positions) {
   Sums sums;
   for (size_t i = 0; i < positions.decisions.size(); ++i) {
@@ -134,7 +135,7 @@ TEST_P(OnEveryTarget, AgreesWithTheDefinition) {
   }
 }
 
-// The largest addends of all.
+// Uses the largest possible addends.
 TEST_P(OnEveryTarget, NothingOverflows) {
   for (const float log_ratio : {1.3862943f, 2.7725887f, 88.0f, -64.0f, -90.0f}) {
     for (const Decision decision : {Decision::kAccepted, Decision::kRejected}) {

@@ -1,4 +1,4 @@
-// Which current values are valid (docs/numerics.md, section 2).
+// Checks current values (docs/numerics.md, section 2).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace sis {
 absl::Status ValidateCurrent(const BlockRange& behavior, const CurrentView& current,
                              uint32_t first_position);
 
-// Checks the log-probs of sampled tokens; `field` is what a message calls them.
+// Checks the log-probs of sampled tokens. `field` is their name in messages.
 absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const float> log_probs,
                                      uint32_t first_position);
 

@@ -11,7 +11,7 @@ uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
   uint32_t state = ~crc;
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min(bytes.size(), kMostAtOnce));
-    // It reads only, but doesn't say so.
+    // The library only reads, although its parameter is not const.
     auto* data = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(part.data()));
     state = crc32_iscsi(data, static_cast<int>(part.size()), state);
     bytes = bytes.subspan(part.size());

@@ -7,8 +7,8 @@
 
 namespace sis {
 
-// The CRC of the bytes that gave `crc`, followed by `bytes`. Start with 0. A call costs some 20 ns:
-// give it many bytes at once.
+// Returns the CRC of the bytes that gave `crc`, followed by `bytes`. Start with 0. A call costs
+// about 20 ns, so pass many bytes at once.
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace sis

@@ -27,7 +27,7 @@ TEST(Crc32cTest, OfTwoPartsEqualsThatOfTheWhole) {
   }
 }
 
-// The definition, bit by bit.
+// Computes the CRC bit by bit, as it is defined.
 uint32_t Extend(uint32_t crc, std::span<const std::byte> bytes) {
   uint32_t state = ~crc;
   for (const std::byte byte : bytes) {
@@ -37,7 +37,7 @@ uint32_t Extend(uint32_t crc, std::span<const std::byte> bytes) {
   return ~state;
 }
 
-// Lengths that make parts of every number and kind, from a start that isn't 0.
+// Lengths that the implementation splits in every way, from a start that isn't 0.
 TEST(Crc32cTest, IsTheDefinitionForEveryLength) {
   std::mt19937 random(20260101);
   std::vector<std::byte> bytes(7200);

@@ -41,16 +41,16 @@ SIS_HOST_DEVICE inline float FinishExp32(const Exp32Steps& steps) {
   return (1.0f + (steps.r + steps.s)) * std::bit_cast<float>(exponent << 23);
 }
 
-// e^x within 0.99 units in the last place for x in [-87, 88]; 0 below, e^88 above. x must not be
-// NaN. Never above 1 for x <= 0, never subnormal.
+// Returns e^x within 0.99 units in the last place for x in [-87, 88]; 0 below, e^88 above. x must
+// not be NaN. Never above 1 for x <= 0, never subnormal.
 SIS_HOST_DEVICE inline float Exp32(float x) {
   if (x < -87.0f) return 0.0f;
   if (x > 88.0f) x = 88.0f;
   return FinishExp32(StepsOfExp32(x));
 }
 
-// e^x - 1 - x, precise near 0 too, where the difference would be lost in rounding; that of 88
-// above 88. x must not be NaN. Never negative (docs/numerics.md, section 8).
+// Returns e^x - 1 - x, limited to the value at 88. Precise near 0, where the plain difference would
+// be lost in rounding. x must not be NaN. Never negative (docs/numerics.md, section 8).
 SIS_HOST_DEVICE inline float Excess32(float x) {
   if (x < -87.0f) return -1.0f - x;
   if (x > 88.0f) x = 88.0f;

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/numerics/crc32c.h"
 
-// Every how many bit patterns a float is tried; exp32_exhaustive_test tries them all.
+// Tests every EXP32_STRIDE-th float by bit pattern; exp32_exhaustive_test tests all.
 #ifndef EXP32_STRIDE
 #define EXP32_STRIDE 199
 #endif
@@ -24,7 +24,7 @@ constexpr uint32_t kMinusZero = 0x80000000;
 
 uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-// One unit in the last place of the float that is nearest to the positive, normal `exact`.
+// Returns one unit in the last place of the float nearest to the positive, normal `exact`.
 double UnitInTheLastPlace(double exact) { return std::ldexp(1.0, std::ilogb(exact) - 23); }
 
 TEST(Exp32Test, IsWithinOneUnitInTheLastPlaceOfTheExactValue) {
@@ -53,20 +53,20 @@ uint32_t CrcOfSweep(uint32_t first, uint32_t last, uint32_t stride) {
   return ExtendCrc32c(0, std::as_bytes(std::span(results)));
 }
 
-// A fused multiply-add passes the error bound, but not this.
+// A fused multiply-add passes the test of the error bound, but not this one.
 TEST(Exp32Test, HasTheDocumentedBitsOverAllMagnitudes) {
   EXPECT_EQ(CrcOfSweep(kPlusZero, Bits(88.0f), 65521), 0xc5b5947du);
   EXPECT_EQ(CrcOfSweep(kMinusZero, Bits(-87.0f), 65521), 0x87ed3493u);
 }
 
-// Where the polynomial matters, densely: all coefficients but the smallest show here in their last
-// place.
+// Tests densely where the polynomial matters. Here a change of any coefficient except the smallest,
+// in its last place, is visible.
 TEST(Exp32Test, HasTheDocumentedBitsAwayFromZero) {
   EXPECT_EQ(CrcOfSweep(Bits(0x1p-8f), Bits(88.0f), 257), 0x3798b42du);
   EXPECT_EQ(CrcOfSweep(Bits(-0x1p-8f), Bits(-87.0f), 257), 0xff18cdfdu);
 }
 
-// By the series, as the difference is lost in rounding near 0.
+// Uses the series, because the difference is lost in rounding near 0.
 double ExactExcess(double x) {
   if (std::abs(x) > 1) return std::exp(x) - 1 - x;
   double sum = 0;

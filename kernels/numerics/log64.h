@@ -6,8 +6,8 @@
 
 namespace sis {
 
-// ln x, within 2^-50 of max(1, |ln x|), by float64 operations that every machine rounds alike. x
-// must be positive, finite and normal.
+// Returns ln x, within 2^-50 of max(1, |ln x|), by float64 operations that every machine rounds
+// equally. x must be positive, finite and normal.
 inline double Log64(double x) {
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcd;  // the bits of 1/sqrt(2)
   const auto bits = std::bit_cast<uint64_t>(x);

@@ -9,10 +9,10 @@ namespace sis {
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// The most that rounding may add to a log-prob of 0 or to a mass of 1.
+// Maximum amount that rounding may add to a log-prob of 0 or to a mass of 1.
 inline constexpr float kRoundingSlack = 0x1p-6f;
 
-// False for NaN.
+// Both return false for NaN.
 SIS_HOST_DEVICE inline bool IsLogProb(float x) { return x <= kRoundingSlack; }
 SIS_HOST_DEVICE inline bool IsMass(float x) { return x >= 0.0f && x <= 1.0f + kRoundingSlack; }
 

@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based generator of Salmon et al. (SC 2011), and how its counter is
-// used here (docs/numerics.md, section 6).
+// Philox4x32-10, the counter-based generator of Salmon et al. (SC 2011), and our use of its counter
+// (docs/numerics.md, section 6).
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ SIS_HOST_DEVICE inline PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key0
   return counter;
 }
 
-// The uniforms of positions 4 * quad to 4 * quad + 3 of one sequence, for one draw.
+// Returns the uniforms of positions 4 * quad to 4 * quad + 3 of one sequence, for one draw.
 SIS_HOST_DEVICE inline PhiloxBlock AcceptanceUniforms(uint64_t sequence_key, uint32_t quad,
                                                       uint64_t draw) {
   constexpr uint32_t kAcceptanceDomain = 1;

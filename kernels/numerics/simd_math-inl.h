@@ -1,6 +1,6 @@
-// The exact arithmetic of docs/numerics.md on vectors: bit for bit what exp32.h, decide.h, philox.h
-// and sums.h do to one value. Highway compiles it once for every target. Mul and Add are rounded
-// separately: never MulAdd here.
+// The exact arithmetic of docs/numerics.md on vectors, with the same bits as exp32.h, decide.h,
+// philox.h and sums.h. Highway compiles it once per target. Never use MulAdd here: products and
+// sums must be rounded separately.
 #if defined(SIS_KERNELS_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_MATH_INL_H_
 #undef SIS_KERNELS_SIMD_MATH_INL_H_
@@ -37,8 +37,8 @@ HWY_INLINE Floats FlushAll(Floats x) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), Constant(0x1p-100f)), x);
 }
 
-// Two vectors that go through the same steps together. After a whole exponential a processor would
-// not see the independent steps of the next vector.
+// Two vectors that go through the same steps together, so that a processor can overlap their
+// independent steps. A complete exponential is too long for it to reach the next vector's steps.
 template <class V>
 struct Pair {
   V first;
@@ -68,7 +68,7 @@ HWY_INLINE Pair<V> Sub(Pair<V> x, Floats y) {
   return {Sub(x.first, y), Sub(x.second, y)};
 }
 
-// c - n * factor, where the product is exact: fused or not, it is the same.
+// Returns c - n * factor. The product is exact, so fusing does not change the result.
 HWY_INLINE Floats MinusExactProduct(Floats c, Floats n, Floats factor) {
   return hn::NegMulAdd(n, factor, c);
 }
@@ -78,7 +78,8 @@ HWY_INLINE Pair<V> MinusExactProduct(Pair<V> c, Pair<V> n, Floats factor) {
           MinusExactProduct(c.second, n.second, factor)};
 }
 
-// The nearest integer n, ties to even, of |x| < 2^22; and e * 2^n of what is normal. NaN stays NaN.
+// Nearest: the nearest integer, ties to even, for |x| < 2^22. The other returns e * 2^n, which must
+// be normal. NaN stays NaN.
 #if HWY_TARGET <= HWY_AVX3
 HWY_INLINE Floats Nearest(Floats x) { return hn::Round(x); }
 HWY_INLINE Floats TimesPowerOf2(Floats e, Floats n) { return {_mm512_scalef_ps(e.raw, n.raw)}; }
@@ -150,8 +151,8 @@ HWY_INLINE Pair<V> LimitTo88(Pair<V> x) {
   return {LimitTo88(x.first), LimitTo88(x.second)};
 }
 
-// Exp32 of log-probs; above 2^99, or NaN, of numbers above 88 and of NaN, so that no mass they are
-// part of is valid.
+// Returns Exp32 of log-probs. For NaN and numbers above 88 the result is NaN or above 2^99, so that
+// no mass with it is valid.
 template <class V>
 HWY_INLINE V ExpOfLogProb(V x) {
 #if HWY_TARGET <= HWY_AVX3
@@ -162,7 +163,7 @@ HWY_INLINE V ExpOfLogProb(V x) {
 #endif
 }
 
-// ExpOfLogProb of a few vectors, side by side.
+// ExpOfLogProb of a few vectors at once.
 HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpOfLogProb(x[0]); }
 HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
   const TwoFloats two = ExpOfLogProb(TwoFloats{x[0], x[1]});
@@ -183,7 +184,7 @@ HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
   e[3] = four.second.second;
 }
 
-// Exp32 and Excess32 of what is at most 88.
+// Exp32 and Excess32 of values of at most 88.
 struct ExpAndExcess {
   Floats exponential;
   Floats excess;
@@ -195,7 +196,7 @@ HWY_INLINE ExpAndExcess ExpAndExcessAtMost88(Floats x) {
   return {exponential, hn::IfThenElse(hn::Eq(steps.n, hn::Zero(FloatTag())), steps.s, difference)};
 }
 
-// Towards zero, for x that fits.
+// Rounds towards zero. x must fit in an int32.
 HWY_INLINE Int32s Truncate(Floats x) {
 #if HWY_TARGET <= HWY_AVX3
   return {_mm512_cvttps_epi32(x.raw)};
@@ -215,7 +216,7 @@ HWY_INLINE Mask BelowThreshold(Uint32s uniforms, Floats a) {
   const FloatTag d;
   const Int32Tag di;
   const Int32s sign = hn::Set(di, std::numeric_limits<int32_t>::min());
-  // Both sides less 2^31, which fit a signed integer, unless a = 1.
+  // Compares both sides minus 2^31, which fit in a signed integer, except for a = 1.
   const Mask upper = hn::Ge(scaled, Constant(0x1p31f));
   const Int32s low_bits = Truncate(hn::Sub(scaled, hn::IfThenElseZero(upper, Constant(0x1p31f))));
   const Int32s threshold =

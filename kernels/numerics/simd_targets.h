@@ -1,16 +1,16 @@
-// Which of Highway's targets the kernels are built for. Comes before any header of Highway.
+// Selects Highway's targets for the kernels. Must be included before any header of Highway.
 #pragma once
 
 // Vectors without a fixed size can't be members of structures; such machines run the 128-bit code.
 #define SIS_VECTORS_WITHOUT_SIZE (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
-// The variants of AVX3 for Ice Lake, Zen 4 and Sapphire Rapids add no instruction that is used
-// here. Highway 1.0 has no names for the last two.
+// The kernels use none of the instructions that the variants of AVX3 for Ice Lake, Zen 4 and
+// Sapphire Rapids add. Highway 1.0 has no names for the last two variants.
 #define SIS_VARIANTS_OF_AVX3 (HWY_AVX3_DL | 1LL << 6 | 1LL << 4)
 
-// Processors with SSSE3 and without SSE4 are too old to run this. Each target takes long to
-// compile, under sanitizers longest: SIS_FEW_SIMD_TARGETS
-// therefore keeps the widest one and those of 128 bits.
+// Processors with SSSE3 but without SSE4 are too old. Each target takes long to compile, especially
+// under sanitizers. SIS_FEW_SIMD_TARGETS therefore keeps only the widest target and those of 128
+// bits.
 #ifdef SIS_FEW_SIMD_TARGETS
 #define HWY_DISABLED_TARGETS \
   (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3 | HWY_AVX2 | HWY_SSSE3)
@@ -18,6 +18,5 @@
 #define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3 | HWY_SSSE3)
 #endif
 
-// Without vectors the scalar code runs, not Highway's emulation: that takes longest of all to
-// compile.
+// Machines without vectors run the scalar code. Highway's emulation would take longest to compile.
 #define HWY_BROKEN_EMU128 1

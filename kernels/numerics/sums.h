@@ -11,17 +11,18 @@
 
 namespace sis {
 
-// x in units of 2^-30, truncated towards zero; x is limited to [-64, 64] first and must not be NaN.
+// Returns x in units of 2^-30, truncated towards zero, after limiting x to [-64, 64]. x must not be
+// NaN.
 SIS_HOST_DEVICE inline int64_t Fixed(float x) {
   x = x > 64.0f ? 64.0f : x;
   x = x < -64.0f ? -64.0f : x;
   return static_cast<int64_t>(x * 0x1p30f);
 }
 
-// The inverse, as the nearest double.
+// Returns the nearest double to the sum of a Fixed.
 inline double FromFixed(int64_t sum) { return static_cast<double>(sum) * 0x1p-30; }
 
-// Adds field by field, of structures that have nothing but int64_t in them.
+// Adds structures field by field. They must have only int64_t fields.
 template <typename T>
 T& AddEach(const T& from, T& into) {
   static_assert(sizeof(T) % sizeof(int64_t) == 0 && alignof(T) == alignof(int64_t));
@@ -47,9 +48,10 @@ struct Sums {
   int64_t acceptance_probability = 0;
   int64_t expected_acceptance = 0;
   int64_t k3 = 0;
-  int64_t total_variation = 0;  // 0 unless asked for
+  int64_t total_variation = 0;  // 0 unless requested
   int64_t masked = 0;
-  // Positions whose current values are not valid (section 2). The other sums are then anything.
+  // Number of positions with invalid current values (section 2). If not 0, the other sums are
+  // undefined.
   int64_t invalid = 0;
 
   int64_t scored() const { return accepted + rejected + outside_top_k; }
@@ -59,7 +61,7 @@ struct Sums {
   friend bool operator==(const Sums&, const Sums&) = default;
 };
 
-// The sums of a point of the prefix curve: those of Sums if only the point's k slots were used.
+// The sums at a point of the prefix curve, as if only the point's k slots were used.
 struct PrefixSums {
   int64_t residual_mass = 0;
   int64_t expected_acceptance = 0;

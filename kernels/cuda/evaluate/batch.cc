@@ -9,7 +9,7 @@
 namespace sis::cuda {
 namespace {
 
-// A sector of device memory; no less than any element's alignment.
+// The size of a sector of device memory, at least any element's alignment.
 constexpr size_t kAlignment = 32;
 
 constexpr size_t Aligned(size_t bytes) {
@@ -70,7 +70,7 @@ size_t Batch::Take(const BackendRange& range, size_t first) {
   const BlockRange& behavior = range.behavior;
   const CurrentView& current = range.current;
   const OutputView& output = range.output;
-  // REDUCED reads few bytes of a block: not worth copying it all.
+  // REDUCED reads few bytes of a block, so a copy of the whole block is not worth it.
   const bool may_copy = behavior.tag != nullptr && !current.reduced();
   const size_t copy_bytes = may_copy ? ResidentBlocks::CopyBytes(behavior.block.size()) : 0;
   if (first == behavior.size() ||
@@ -102,7 +102,7 @@ size_t Batch::Take(const BackendRange& range, size_t first) {
     slots += tile_slots;
   }
 
-  // Ranges of one sequence mostly share their sums.
+  // Consecutive ranges of one sequence usually share their sums.
   if (sums_.empty() || sums_.back() != range.sums) sums_.push_back(range.sums);
   StagedRange staged{};
   staged.sequence_key = range.sequence_key;

@@ -1,5 +1,5 @@
-// Packs positions of a call for the device: one buffer in, one buffer out, and the blocks that are
-// copied to stay.
+// Packs positions of a call for the device: an input buffer, an output buffer, and blocks that are
+// copied to stay there.
 #pragma once
 
 #include <cstddef>
@@ -19,37 +19,37 @@ struct PendingSums {
   Sums sums;
 };
 
-// As many positions as fit. Refers to the spans of the ranges, which must outlive it.
+// A batch of as many positions as fit. Refers to the spans of the ranges, which must outlive it.
 class Batch {
  public:
-  // Maximum bytes in the input or the output, without uploads: of a range without its positions;
-  // of a tile, in the input without log-probs at slots, and with them.
+  // Maximum bytes in the input or the output, without uploads: for a range without its positions;
+  // for a tile, in the input without log-probs at slots, and with them.
   static constexpr size_t kRangeBytes = 1024;
   static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 20;
   static constexpr size_t kTileOutputBytes = kTilePositions * 28;
   static constexpr size_t kMostTileBytes =
       kTileInputBytes + kTilePositions * kMaxBlockSlots * 2 * sizeof(float);
 
-  // The bytes that input, uploads included, and output may take. Without resident
-  // blocks everything is staged.
+  // `input_capacity` and `output_capacity` limit the bytes of input, with uploads, and of output.
+  // Without resident blocks everything is staged.
   Batch(size_t input_capacity, size_t output_capacity, ResidentBlocks* resident = nullptr)
       : input_capacity_(input_capacity), output_capacity_(output_capacity), blocks_(resident) {}
 
   // Starts again, empty. Abandons the previous use of resident memory unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Takes positions of the range from `first` on, tile by tile, and returns how many: 0 if it
-  // isn't sure that any fit, or if there are none.
+  // Adds positions of the range from `first` on, tile by tile, and returns their number. Returns 0
+  // if perhaps none fit, or if there are none.
   size_t Take(const BackendRange& range, size_t first);
 
   bool empty() const { return tiles_.empty(); }
   size_t input_bytes() const;
   size_t output_bytes() const;
-  // Where the sums begin in the output; they end with it, and must be zero before.
+  // Offset of the sums in the output. They extend to its end, and must be zero before the kernel.
   size_t sums_offset() const;
 
-  // A range of bytes to copy into resident memory before the kernel runs. It lies behind the input.
-  // Ranges that become neighbours are merged.
+  // A range of bytes, after the input, to copy into resident memory before the kernel runs.
+  // Neighbouring ranges are merged.
   struct Upload {
     size_t from;  // counted from the first byte of the input
     size_t to;
@@ -57,13 +57,13 @@ class Batch {
   };
   std::vector<Upload> Uploads() const;
 
-  // Writes input_bytes(), and behind them what is uploaded.
+  // Writes input_bytes(), followed by the uploads.
   void WriteInput(std::byte* input) const;
-  // Buffers of those sizes, wherever they lie, and resident memory, as a kernel sees them.
+  // Returns the kernel's view of buffers of these sizes, and of resident memory.
   BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
-  // Copies results to where the ranges want them.
+  // Copies the results to the outputs of the ranges.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
-  // The batch has run without an error: others may use its copies.
+  // Must be called after the batch has run without an error. Others may then use its copies.
   void Done() { blocks_.Done(); }
 
  private:

@@ -12,10 +12,10 @@
 
 namespace sis::cuda {
 
-// Threads that run in step. A warp decides the positions of one tile, one a thread.
+// Number of threads of a warp. A warp decides the positions of one tile, one per thread.
 inline constexpr int kTilePositions = 32;
 
-// The offset of an array that is not there.
+// The offset of an absent array.
 inline constexpr uint64_t kAbsent = ~uint64_t{0};
 
 // Offsets are in bytes, from the start of the input or the output, or of the resident memory, and
@@ -24,10 +24,10 @@ struct StagedRange {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
-  uint32_t sums;  // which of the batch's sums
+  uint32_t sums;  // index among the batch's sums
   BlockEncoding encoding;
   bool resident;  // the BlockRange's five arrays are in resident memory, not in the input
-  // REDUCED reads ranks and sampled log-probs alone.
+  // REDUCED reads only ranks and sampled log-probs.
   uint64_t log_probs = kAbsent;
   uint64_t multipliers = kAbsent;  // of kFixed16
   uint64_t counts = kAbsent;
@@ -48,10 +48,10 @@ struct StagedRange {
   uint64_t output_covered_masses = kAbsent;
 };
 
-// The positions [first, first + kTilePositions) of a range, counted from its first one; those
-// from count on are not there. The host, which adds up the counts of tiles to fill a batch, says
-// where the tile's first slot is; threads add the counts of the positions before theirs. So no
-// offset crosses the bus but this one.
+// The positions [first, first + kTilePositions) of a range, counted from its first position, and
+// ending at its count. The host, which sums counts to fill a batch, sends the offset of the tile's
+// first slot. Threads add the counts of earlier positions of the tile. So one offset per tile
+// crosses the bus.
 struct StagedTile {
   uint32_t range;
   uint32_t first;
@@ -72,7 +72,7 @@ struct BatchView {
   uint32_t tile_count;
   const StagedTile* tiles;
   const StagedRange* ranges;
-  SumFields* sums;  // zero before
+  SumFields* sums;  // must be zero before the kernel
   const std::byte* input;
   const std::byte* resident;
   std::byte* output;

@@ -12,16 +12,15 @@ namespace sis::cuda {
 
 struct CudaBackend {
   std::unique_ptr<const Backend> backend;
-  // How much of the device's memory holds copies of blocks, and why, for a log line.
+  // The size of the device's memory for copies of blocks, with the reason, for a log line.
   std::string device_cache;
 };
 
-// On the device that CUDA takes by default. All its memory is allocated here, and a few positions
-// are evaluated and compared with the scalar backend before it is handed out. If the device fails
-// If the device fails later, `fallback` takes over (kernels/cuda/evaluate/staged_backend.h).
-// Returns an error with CUDA's name for it if there is no device, no memory or no code for the
-// device, if the bytes differ, or if this build has no CUDA. If only the device cache lacks memory,
-// the backend works without a cache.
+// Returns a backend on CUDA's default device. Allocates all of its memory, and compares a few
+// evaluated positions with the scalar backend. If the device fails later, `fallback` takes over
+// (kernels/cuda/evaluate/staged_backend.h). Returns an error with CUDA's name for it if there is no
+// device, no memory or no code for the device, if the bytes differ, or if this build has no CUDA.
+// If only the device cache lacks memory, the backend works without a cache.
 absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend> fallback,
                                            const DeviceCacheOptions& options);
 

@@ -1,4 +1,4 @@
-// Which device there is.
+// Names the device.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace sis::cuda {
 
-// The name of the device that CUDA takes by default ($CUDA_VISIBLE_DEVICES chooses). NotFound, with
+// Returns the name of CUDA's default device, which $CUDA_VISIBLE_DEVICES selects; NotFound, with
 // CUDA's reason, if there is none.
 absl::StatusOr<std::string> DeviceName();
 

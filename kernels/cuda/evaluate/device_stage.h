@@ -9,8 +9,8 @@
 
 namespace sis::cuda {
 
-// Allocates its stream, its pinned memory and its memory on the device. `resident` is the memory
-// for blocks that stay, or null.
+// Allocates a stream, pinned memory and device memory. `resident` is the memory for blocks that
+// stay, or null.
 absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage(std::byte* resident);
 
 }  // namespace sis::cuda

@@ -2,10 +2,10 @@
 // two. Host and device share all of it, so tests on a CPU cover everything except the launch: a
 // kernel is a loop over blocks, steps and threads.
 //
-// One thread decides one position. Philox gives four uniforms at once and a thread needs one: the
-// first threads compute them for the whole block. Where a position's slots begin, its thread finds
-// by adding up the counts of its tile that all threads left in shared memory. Sums are integers:
-// each thread leaves its addends in shared memory, few threads add them up, and one atomic addition
+// One thread decides one position. Philox gives four uniforms at once and a thread needs one, so
+// the first threads compute them for the whole block. A thread finds the first slot of its position
+// by adding the counts of its tile, which all threads write to shared memory. Sums are integers:
+// each thread writes its addends to shared memory, a few threads add them, and one atomic addition
 // per tile and field goes to memory.
 #pragma once
 
@@ -24,14 +24,14 @@ namespace sis::cuda {
 inline constexpr int kTilesPerBlock = kThreadsPerBlock / kTilePositions;
 static_assert(kThreadsPerBlock % kTilePositions == 0);
 
-// Blocks of four uniforms that the positions of a tile can touch.
+// Maximum number of blocks of four uniforms that the positions of a tile use.
 inline constexpr int kQuadsPerTile = kTilePositions / 4 + 1;
 
 // Shared memory of a block.
 struct ThreadBlockScratch {
   uint32_t uniforms[kTilesPerBlock][4 * kQuadsPerTile];
   uint32_t counts[kTilesPerBlock][kTilePositions / 4];  // four in a word
-  // One element more than positions: threads that add up neighbouring rows then read from different
+  // One element more than positions, so that threads that add neighbouring rows read from different
   // banks.
   int64_t addends[kTilesPerBlock][kSumFields][kTilePositions + 1];
 };
@@ -50,7 +50,7 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
   if (offset != kAbsent) reinterpret_cast<T*>(batch.output + offset)[index] = value;
 }
 
-// Step 1: the uniforms and the counts.
+// Step 1: computes the uniforms and copies the counts.
 SIS_HOST_DEVICE inline void Prepare(const BatchView& batch, uint32_t block, int thread,
                                     ThreadBlockScratch& scratch) {
   for (int i = thread; i < kTilesPerBlock * kQuadsPerTile; i += kThreadsPerBlock) {
@@ -79,7 +79,7 @@ SIS_HOST_DEVICE inline void Prepare(const BatchView& batch, uint32_t block, int 
       Load<uint8_t>(RecordedBytes(batch, range), range.counts, index);
 }
 
-// The slots of the positions before `lane` in its tile.
+// Returns the number of slots of the positions before `lane` in its tile.
 SIS_HOST_DEVICE inline uint32_t SlotsBefore(const uint32_t* counts, int lane) {
   uint32_t halves = 0;  // two sums, each below 2^16
   for (int word = 0; 4 * word < lane; ++word) {
@@ -101,7 +101,7 @@ struct SlotAccumulator {
   EnvelopeAccumulator envelope;
   TotalVariationAccumulator total_variation;
 
-  // Slots [first, end). Asks for several before using any, since memory answers late.
+  // Adds slots [first, end). Loads several before using the first, to hide the memory's latency.
   template <class Behavior>
   SIS_HOST_DEVICE void Add(const Behavior& behavior, const float* current, int first, int end) {
     for (int slot = first; slot < end; slot += kSlotsAhead) {
@@ -128,7 +128,7 @@ SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const float* 
   accumulator.Add(behavior, current, 0, used);
   const Envelope envelope = accumulator.envelope.Finish();
   const float total_variation = accumulator.total_variation.Finish();
-  // The rest only has to be valid.
+  // Slots beyond k must only be valid.
   accumulator.Add(behavior, current, used, count);
   return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
@@ -158,7 +158,7 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedRange& rang
                                           batch.top_k);
 }
 
-// Writes the results of position `index`, and returns what it adds to the sums.
+// Writes the results of position `index`, and returns its addends of the sums.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedRange& range,
                                       size_t index, uint32_t first_slot, uint32_t uniform) {
@@ -187,7 +187,7 @@ SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedRange&
   return sums;
 }
 
-// Step 2: the thread's position, if it has one. kTotalVariation is that of the batch.
+// Step 2: evaluates the thread's position, if it has one. kTotalVariation is that of the batch.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
                                     ThreadBlockScratch& scratch) {
@@ -211,8 +211,8 @@ SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int 
   }
 }
 
-// Step 3: the sums of each tile go to those of the batch by add_to(int64_t&, int64_t), which must
-// be atomic where blocks run at the same time.
+// Step 3: adds the sums of each tile to those of the batch by add_to(int64_t&, int64_t), which must
+// be atomic if blocks run concurrently.
 template <class AddTo>
 SIS_HOST_DEVICE void AddSums(const BatchView& batch, uint32_t block, int thread,
                              const ThreadBlockScratch& scratch, const AddTo& add_to) {

@@ -1,4 +1,4 @@
-// Launches the kernel over a batch that is on the device. For .cu files.
+// Launches the kernel on a batch in device memory. For .cu files.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,8 @@
 
 namespace sis::cuda {
 
-// All pointers of the batch are the device's, and its sums zero. Doesn't wait for the kernel.
+// All pointers of the batch must be to device memory, and its sums zero. Doesn't wait for the
+// kernel.
 cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream);
 
 }  // namespace sis::cuda

@@ -85,7 +85,7 @@ absl::Status SelfCheck(const StagedBackend& backend) {
     }
     const CurrentView gathered{current_sampled, current, {}, {}};
     const CurrentView reduced{current_sampled, {}, envelopes, masses};
-    // With a tag it is first copied to where blocks stay, then read there.
+    // A block with a tag is first copied to resident memory, then read there.
     for (const auto& [behavior, form] :
          {std::pair(without_tag, gathered), std::pair(without_tag, reduced),
           std::pair(with_tag, gathered), std::pair(with_tag, gathered),
@@ -105,7 +105,7 @@ absl::Status SelfCheck(const StagedBackend& backend) {
       absl::Status status = backend.TryEvaluate(parameters, {&range, 1});
       if (!status.ok()) return status;
       if (!(output == expected)) {
-        return absl::InternalError("other bytes than the scalar backend's");
+        return absl::InternalError("the result differs from the scalar backend's");
       }
     }
   }

@@ -6,8 +6,9 @@
 
 namespace sis::cuda {
 
-// Evaluates a few hundred positions of a block in each encoding and in both forms, staged, copied
-// to where blocks stay, and read there. An error of the stages, or Internal if a byte differs.
+// Evaluates a few hundred positions of a block in each encoding and in both forms: staged, copied
+// to resident memory, and read there. Returns an error of the stages, or Internal if a byte
+// differs.
 absl::Status SelfCheck(const StagedBackend& backend);
 
 }  // namespace sis::cuda

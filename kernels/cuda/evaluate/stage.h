@@ -1,4 +1,4 @@
-// The way of batches to a device and back, one batch at a time.
+// Sends batches to a device and back, one batch at a time.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ class Stage {
   virtual std::span<std::byte> input() = 0;
   virtual std::span<const std::byte> output() const = 0;
 
-  // Begins to evaluate the batch that is in input(), its uploads first.
+  // Starts the uploads and then the evaluation of the batch in input().
   virtual absl::Status Start(const Batch& batch) = 0;
-  // Waits until its results are in output(). After an error here or in Start they are anything.
+  // Waits until the results are in output(). After an error here or in Start they are undefined.
   virtual absl::Status Finish() = 0;
 };
 

@@ -7,7 +7,7 @@
 
 namespace sis::cuda {
 
-// An empty batch has room for a tile of any range, and for its block to upload.
+// An empty batch has space for a tile of any range with its block.
 static_assert(ResidentBlocks::CopyBytes(kMaxBlockBytes) + Batch::kRangeBytes +
                       Batch::kMostTileBytes <=
                   kStagedInputBytes &&
@@ -33,7 +33,7 @@ struct StagedBackend::StagedBatch {
   absl::Status Finish(std::vector<PendingSums>& sums) {
     if (!started) return absl::OkStatus();
     started = false;
-    // Waited for in any case; but what began with an error is not whole, even if it ends without.
+    // Waits in any case. A batch whose start failed is incomplete, even if Finish succeeds.
     absl::Status status = stage->Finish();
     status.Update(start_status);
     if (!status.ok()) return status;
@@ -51,7 +51,7 @@ struct StagedBackend::Pair {
   std::array<StagedBatch, 2> batches;
 };
 
-// The use of a pair, which is idle before and after.
+// Reserves a pair while it exists.
 class StagedBackend::PairInUse {
  public:
   explicit PairInUse(const StagedBackend& backend) : backend_(backend) {
@@ -103,7 +103,7 @@ void StagedBackend::Evaluate(const EvaluateParameters& parameters,
     const absl::Status status = TryEvaluate(parameters, ranges);
     if (status.ok()) return;
     if (!failed_.exchange(true)) {
-      // One write, so that no other thread's line comes between.
+      // Written at once, so that other threads' lines don't interleave.
       std::cerr << "backend: " + name_ + " failed, from now on " + std::string(fallback_->name()) +
                        " (" + std::string(status.message()) + ")\n";
     }

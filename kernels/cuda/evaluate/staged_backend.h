@@ -1,5 +1,5 @@
-// A backend that cuts calls into batches and sends them through stages, so that packing one batch
-// overlaps with evaluating the one before. Knows no CUDA: tests run it on a CPU.
+// A backend that splits calls into batches for stages, so that packing a batch overlaps with
+// evaluating the previous one. Independent of CUDA: tests run it on a CPU.
 #pragma once
 
 #include <array>
@@ -22,13 +22,13 @@ namespace sis::cuda {
 // Stages of one call: while one stage evaluates, the other is filled.
 using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 
-// When a stage fails, the fallback evaluates that call and all later ones, and one line on stderr
-// says so: nothing is added to sums, and no call returns, before its results are whole
-// (docs/decisions.md, 13). It also evaluates calls that want a prefix curve.
+// If a stage fails, the fallback evaluates that call and all later ones, and one line is logged to
+// stderr. Sums are changed, and calls return, only with complete results (docs/decisions.md, 13).
+// The fallback also evaluates calls with a prefix curve.
 class StagedBackend final : public Backend {
  public:
-  // As many calls run at once as there are pairs; others wait for their turn. Blocks with a tag are
-  // kept in `memory`, which all stages know; null: nowhere.
+  // Runs one call per pair concurrently; further calls wait. Keeps blocks with a tag in `memory`,
+  // which all stages share; null: keeps none.
   StagedBackend(std::string name, std::vector<StagePair> stages,
                 std::unique_ptr<const Backend> fallback,
                 std::unique_ptr<ResidentMemory> memory = nullptr,
@@ -41,8 +41,8 @@ class StagedBackend final : public Backend {
   size_t values_per_call() const override { return kValuesPerCall; }
   ResidentBlocksStats resident_blocks() const override;
 
-  // As Evaluate, without a fallback; no prefix curve. After an error outputs are anything, and sums
-  // unchanged.
+  // Like Evaluate, without the fallback and without prefix curves. After an error outputs are
+  // undefined, and sums unchanged.
   absl::Status TryEvaluate(const EvaluateParameters& parameters,
                            std::span<const BackendRange> ranges) const;
 
@@ -53,7 +53,7 @@ class StagedBackend final : public Backend {
 
   const std::string name_;
   const std::unique_ptr<const Backend> fallback_;
-  // Freed after the stages, which wait for the device.
+  // Must outlive the stages, whose destructors wait for the device.
   const std::unique_ptr<ResidentMemory> memory_;
   const std::unique_ptr<ResidentBlocks> blocks_;
   std::vector<std::unique_ptr<Pair>> pairs_;

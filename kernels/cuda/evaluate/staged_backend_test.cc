@@ -30,8 +30,8 @@ std::unique_ptr<const StagedBackend> OnHost() {
   return BackendOnHostStages(std::make_unique<ScalarBackend>());
 }
 
-// The same 500 positions again and again: a call of many batches. With tags each range of 50 has
-// a block of its own.
+// A call of many batches, with the same 500 positions repeated. With tags each range of 50
+// positions has its own block.
 struct LongCall {
   static constexpr size_t kSegments = 120;
   static constexpr size_t kPositions = 500;
@@ -51,7 +51,7 @@ struct LongCall {
     }
   }
 
-  // Sums differ from range to range, and some share theirs.
+  // Some ranges share their sums.
   struct Output {
     std::vector<Results> results = std::vector<Results>(kSegments, Results(kPositions));
     bool operator==(const Output& other) const {
@@ -135,7 +135,7 @@ TEST(StagedBackend, CutsLongCallsIntoBatches) {
   }
 }
 
-// The most slots, and sets of all lengths: a block is cut into pieces, which begin at any slot.
+// Uses the maximum of slots and sets of all lengths. Batches then begin at any slot of a block.
 TEST(StagedBackend, CutsLongRanges) {
   constexpr size_t kSlots = kMaxBlockSlots;
   std::mt19937_64 random(2);
@@ -167,7 +167,7 @@ TEST(StagedBackend, CutsLongRanges) {
   }
 }
 
-// A batch is as full as can be, and takes all of a block that is on the device already.
+// A batch takes as many positions as fit, and all positions of a resident block.
 TEST(Batch, TakesPositionsUntilItIsFull) {
   std::mt19937_64 random(10);
   const Positions positions = RandomPositions(random, 60, 2000);
@@ -229,7 +229,7 @@ TEST(StagedBackend, AFailingStageDoesNotChangeResults) {
                 std::string("backend: cuda/failing failed, from now on scalar (") +
                     (in_start ? "start" : "finish") + " lost)\n");
 
-      // And from then on, without another word.
+      // The fallback serves all later calls, without another log line.
       const int starts = plan.starts;
       testing::internal::CaptureStderr();
       EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
@@ -247,7 +247,7 @@ class FailingStageWithMemory final : public HostStageWithMemory {
       : HostStageWithMemory(memory, When::kLate), plan_(plan) {}
 
   absl::Status Start(const Batch& batch) override {
-    // Before anything is uploaded.
+    // Fails before the uploads.
     if (plan_.starts++ == plan_.start_that_fails) return absl::InternalError("start lost");
     return HostStageWithMemory::Start(batch);
   }
@@ -286,7 +286,7 @@ TEST(StagedBackend, BlocksThatStayAreSentOnce) {
   }
 }
 
-// Far less space than the call wants at a time.
+// Far less space than the call needs.
 TEST(StagedBackend, BlocksThatDoNotFitAreSentEachTime) {
   const LongCall call(8);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
@@ -309,7 +309,8 @@ TEST(StagedBackend, AFailingStageWithResidentBlocksDoesNotChangeResults) {
       EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected) << in_start << " " << number;
       EXPECT_NE(testing::internal::GetCapturedStderr(), "");
       EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
-      // Another call may be past the test for failure: what the failed one wrote is not its.
+      // Another call may have passed the check for failure. It must not use the failed call's
+      // copies.
       LongCall::Output output;
       EXPECT_TRUE(backend->TryEvaluate(call.parameters, call.SegmentsInto(output, true)).ok());
       EXPECT_TRUE(output == expected);
@@ -327,7 +328,7 @@ TEST(StagedBackend, AFailureLeavesSumsAlone) {
   for (const Results& results : output.results) EXPECT_TRUE(results.sums == Sums());
 }
 
-// A device that computes, but not these bytes.
+// A device that returns wrong bytes.
 class WrongStage final : public HostStage {
  public:
   enum class Where { kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced };
@@ -357,11 +358,11 @@ TEST(SelfCheck, SeesWrongBytes) {
     std::vector<StagePair> stages(1);
     for (auto& stage : stages[0]) stage = std::make_unique<WrongStage>(where);
     const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>());
-    EXPECT_EQ(SelfCheck(wrong).message(), "other bytes than the scalar backend's");
+    EXPECT_EQ(SelfCheck(wrong).message(), "the result differs from the scalar backend's");
   }
 }
 
-// Memory that doesn't hold what was written to it.
+// Memory that loses its content.
 class ForgetfulStage final : public HostStageWithMemory {
  public:
   explicit ForgetfulStage(HostResidentMemory& memory)
@@ -385,7 +386,7 @@ TEST(SelfCheck, SeesBlocksThatDoNotStay) {
   for (auto& stage : stages[0]) stage = std::make_unique<ForgetfulStage>(*memory);
   const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>(),
                             std::move(memory));
-  EXPECT_EQ(SelfCheck(wrong).message(), "other bytes than the scalar backend's");
+  EXPECT_EQ(SelfCheck(wrong).message(), "the result differs from the scalar backend's");
 }
 
 }  // namespace

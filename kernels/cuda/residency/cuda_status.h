@@ -8,7 +8,7 @@
 
 namespace sis::cuda {
 
-// `call` says what was tried, in CUDA's words.
+// `call` is the name of CUDA's function.
 inline absl::Status ToStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(

@@ -9,10 +9,10 @@
 
 namespace sis::cuda {
 
-// How much memory is free on the device that CUDA takes by default.
+// Returns the free memory of CUDA's default device, in bytes.
 absl::StatusOr<int64_t> FreeDeviceBytes();
 
-// Takes all of it at once. An error leaves the device as it was.
+// Allocates all memory at once. An error leaves the device unchanged.
 absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceBlocks(size_t bytes);
 
 }  // namespace sis::cuda

@@ -26,7 +26,7 @@ DeviceCache TakeDeviceCache(
   }
   absl::StatusOr<std::unique_ptr<ResidentMemory>> memory = allocate(static_cast<size_t>(bytes));
   if (!memory.ok()) {
-    return {nullptr, absl::StrCat("none, ", bytes, " bytes (", reason, ") are not to be had, ",
+    return {nullptr, absl::StrCat("none, ", bytes, " bytes (", reason, ") are not available, ",
                                   memory.status().message())};
   }
   return {*std::move(memory), absl::StrCat(bytes, " bytes, ", reason)};

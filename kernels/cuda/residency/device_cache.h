@@ -1,4 +1,4 @@
-// How much memory of the device holds copies of blocks.
+// Chooses and allocates the device's memory for copies of blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 namespace sis::cuda {
 
 struct DeviceCacheOptions {
-  // 0: none. Not given: a quarter of what is free, since a trainer may want the rest.
+  // 0: none. Unset: a quarter of the free memory, because a trainer may need the rest.
   std::optional<int64_t> bytes = std::nullopt;
-  // More can't be of use, unless asked for.
+  // Upper limit of the default, because more memory would be useless.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 
 struct DeviceCache {
   std::unique_ptr<ResidentMemory> memory;  // null: none
-  // How much, and why, for a log line.
+  // The size and its reason, for a log line.
   std::string description;
 };
 
-// Takes the memory by allocate(bytes). Never fails: if the memory can't be had there is none, and
-// the description says so. `free_bytes` is what the device has free.
+// Allocates the memory by allocate(bytes). Never fails: without memory the cache is empty, and the
+// description gives the reason. `free_bytes` is the device's free memory.
 DeviceCache TakeDeviceCache(
     const DeviceCacheOptions& options, const absl::StatusOr<int64_t>& free_bytes,
     const std::function<absl::StatusOr<std::unique_ptr<ResidentMemory>>(size_t bytes)>& allocate);

@@ -66,7 +66,7 @@ TEST_F(DeviceCacheTest, NoneIfItIsNotToBeHad) {
   const DeviceCache cache = Take({.bytes = 7 * kMiB}, 40 * kMiB);
   EXPECT_EQ(cache.memory, nullptr);
   EXPECT_EQ(cache.description,
-            "none, 7340032 bytes (as asked) are not to be had, cudaMalloc gave "
+            "none, 7340032 bytes (as asked) are not available, cudaMalloc gave "
             "cudaErrorMemoryAllocation (out of memory)");
   EXPECT_EQ(asked_, std::vector<size_t>{7 * kMiB});
 }

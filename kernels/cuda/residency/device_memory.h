@@ -17,7 +17,7 @@ using DeviceMemory = std::unique_ptr<std::byte, FreeDeviceMemory>;
 struct FreePinnedMemory {
   void operator()(std::byte* data) const { cudaFreeHost(data); }
 };
-// Host memory that the device copies from and to by itself.
+// Host memory that the device accesses directly.
 using PinnedMemory = std::unique_ptr<std::byte, FreePinnedMemory>;
 
 struct DestroyStream {

@@ -53,7 +53,7 @@ std::optional<ResidentBlocks::Location> ResidentBlocks::MakeSpace(size_t bytes, 
   if (bytes > slab_bytes_) return std::nullopt;
   if (!filling_.has_value() || slabs_[*filling_].end + bytes > slab_bytes_) {
     const std::optional<uint32_t> taken = TakeSlab(tag);
-    // Smaller blocks may still fit into the old one.
+    // Smaller blocks may still fit into the current slab.
     if (!taken.has_value()) return std::nullopt;
     filling_ = taken;
   }
@@ -76,11 +76,11 @@ std::optional<size_t> ResidentBlocks::Use::Find(std::span<const std::byte> block
   bool made = false;
   std::optional<Location> location = resident_->FindLocation(*tag);
   if (location.has_value()) {
-    // Another batch's, perhaps not there yet.
+    // Another batch makes the copy, which may be incomplete.
     const uint64_t maker = resident_->At(*location).maker;
     if (maker != 0 && maker != batch_) location.reset();
   } else if (make && passed_ != tag->name()) {
-    // Pieces of a block follow each other, and are one reading of it: it is tried once.
+    // Consecutive ranges of a block count as one read, so the copy is tried once.
     location = resident_->MakeSpace(CopyBytes(block.size()), *tag, batch_);
     made = location.has_value();
   }

@@ -1,5 +1,5 @@
-// Which copies are found, made, pushed out and given up; that what they hold is right when batches
-// run is in staged_backend_test and tests/conformance.
+// Tests which copies are found, made, replaced and abandoned. staged_backend_test and
+// tests/conformance test their content.
 #include "kernels/cuda/residency/resident_blocks.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::optional<size_t> Find(ResidentBlocks::Use& use, const NamedBlock& block, bo
 
 class ResidentBlocksTest : public testing::Test {
  protected:
-  // Looks for each block in a batch of its own; returns how many were there.
+  // Looks up each block in a separate batch. Returns the number of hits.
   int64_t Read(ResidentBlocks& resident, const std::deque<NamedBlock>& blocks) {
     const int64_t before = resident.stats().hits;
     ResidentBlocks::Use use(&resident);
@@ -74,7 +74,7 @@ TEST_F(ResidentBlocksTest, NewBlocksPushOutTheLeastRecentlyRead) {
   EXPECT_EQ(Read(resident, second), 0);
 }
 
-// Plain least-recently-read would find nothing.
+// Replacing the least recently read slab would find nothing.
 TEST_F(ResidentBlocksTest, AStepLargerThanTheMemoryFindsTheBlocksThatFit) {
   HostResidentMemory memory(10 * kSlab);
   ResidentBlocks resident(memory, kSlab);
@@ -87,7 +87,7 @@ TEST_F(ResidentBlocksTest, AStepLargerThanTheMemoryFindsTheBlocksThatFit) {
   EXPECT_EQ(Read(resident, next), 80);
 }
 
-// Blocks that were turned away come in once those that are there are read no more.
+// Blocks that got no copy at first get one when the resident blocks are no longer read.
 TEST_F(ResidentBlocksTest, BlocksThatAreReadEvictUnreadBlocks) {
   HostResidentMemory memory(2 * kSlab);
   ResidentBlocks resident(memory, kSlab);

@@ -7,8 +7,8 @@
 
 namespace sis::cuda {
 
-// One line per K and encoding, "used" slots a position on average. Internal if the bytes are not
-// the host's.
+// Prints one line per K and encoding; "used" is the average number of slots per position. Returns
+// Internal if the bytes differ from the host's.
 absl::Status ReportBandwidth(std::ostream& out);
 
 }  // namespace sis::cuda

@@ -1,4 +1,4 @@
-// Positions with sets as long as their mass, for reports.
+// Positions with sets cut at a mass, for reports.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace sis::cuda {
 
 // Returns random positions of at most `slots` slots. The number of used slots is distributed as in
-// Qwen3-4B's recorded sets, cut to a mass of 0.97 (tests/bench/trainer_path/batch.py): mostly one,
-// seldom many.
+// Qwen3-4B's recorded sets, cut at a mass of 0.97 (tests/bench/trainer_path/batch.py): mostly one,
+// rarely many.
 inline Positions PositionsCutToMass(std::mt19937_64& random, int slots, size_t n) {
   Positions positions = RandomPositions(random, slots, n);
   const auto k = static_cast<size_t>(slots);

@@ -5,8 +5,8 @@
 
 namespace sis::cuda {
 
-// Ends a kernel by a trap: from then on every call to the device fails in this process, as after an
-// illegal access or a lost device. Returns the error that it gave.
+// Ends a kernel by a trap. From then on every call to the device fails in this process, as after an
+// illegal access or the loss of the device. Returns the kernel's error.
 absl::Status TrapDevice();
 
 }  // namespace sis::cuda

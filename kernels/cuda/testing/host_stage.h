@@ -1,5 +1,5 @@
-// A stage whose device is the host: the kernel's own code, block by block, step by step, thread by
-// thread. For tests.
+// A stage that runs the kernel's code on the host, block by block, step by step, thread by thread.
+// For tests.
 #pragma once
 
 #include <sys/mman.h>
@@ -43,8 +43,8 @@ inline void RunBlocksOnHost(const BatchView& batch) {
   }
 }
 
-// Resident memory on the host that behaves as a device's: the program faults if it touches it where
-// only the device may, and what is not there yet, or not any more, is garbage.
+// Resident memory on the host that behaves like a device's. Accesses that only the device may make
+// fault, and bytes that are unwritten or discarded are garbage.
 class HostResidentMemory final : public ResidentMemory {
  public:
   explicit HostResidentMemory(size_t bytes)
@@ -115,8 +115,8 @@ class HostStage : public Stage {
   std::vector<std::byte> output_ = std::vector<std::byte>(kStagedOutputBytes);
 };
 
-// When the simulated device works between Start and Finish: as late as possible, or immediately in
-// a thread of its own.
+// Time of the simulated device's work: as late as possible before Finish, or in another thread
+// immediately after Start.
 enum class When { kLate, kInAThread };
 
 class HostStageWithMemory : public HostStage {

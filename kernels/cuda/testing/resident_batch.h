@@ -1,4 +1,4 @@
-// Times the kernel over data that is already on the device. For reports.
+// Times the kernel on data in device memory. For reports.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class ResidentBatch {
   virtual absl::StatusOr<double> ReadSeconds(size_t bytes) const = 0;
   virtual size_t input_bytes() const = 0;
 
-  // The output of the last copy of an evaluation.
+  // Returns the output of the last copy of an evaluation.
   virtual absl::StatusOr<std::vector<std::byte>> LastOutput() const = 0;
 };
 

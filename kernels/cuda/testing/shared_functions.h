@@ -1,5 +1,5 @@
-// Runs the functions that host and device share on the device, value by value: the ground that CUDA
-// kernels stand on. A test holds the two together, bit by bit.
+// Runs on the device the functions that it shares with the host, value by value. CUDA kernels are
+// built on them. A test compares both, bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace sis::cuda {
 
-// Whether there is a device, and if not why.
+// Returns true if there is a device; otherwise sets `why`.
 bool HasDevice(std::string* why);
 
 struct DecideInput {
@@ -38,7 +38,7 @@ struct CodeInput {
   uint32_t multiplier;
 };
 
-// Each returns an empty string, or what CUDA says went wrong. Spans of one call have one length.
+// Each returns an empty string, or CUDA's error. All spans of a call must have the same length.
 std::string Exp32(std::span<const float> x, std::span<float> y);
 std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out);
 std::string Fixed16(std::span<const CodeInput> in, std::span<float> out);

@@ -1,6 +1,7 @@
-// Algorithms of ours (docs/algorithms.md; docs/math.md, section 7) that multiply the weight of a
-// token which has already moved the way its advantage pushes by its acceptance probability. There
-// is no clip: what comes out is a constant weight of log p. On-policy tokens are not exempt.
+// Our algorithms that weigh by acceptance probabilities (docs/algorithms.md; docs/math.md, section
+// 7). They multiply the weight of a token that has already moved in the direction of its advantage
+// by its acceptance probability. There is no clip: the result is a constant weight of log p.
+// On-policy tokens are not exempt.
 #pragma once
 
 #include <string_view>
@@ -21,7 +22,7 @@ struct AcceptanceToken {
   }
 };
 
-// Soft acceptance: of the modified ratio.
+// Soft acceptance: applied to the modified ratio.
 struct SoftAcceptance {
   static constexpr std::string_view kName = "soft_acceptance";
 
@@ -31,8 +32,8 @@ struct SoftAcceptance {
   }
 };
 
-// Damped truncation: of the importance ratio, truncated at 1. Nothing of it is drawn: decisions are
-// not looked at.
+// Damped truncation: applied to the importance ratio, truncated at 1. It is deterministic and
+// ignores decisions.
 struct DampedTruncation {
   static constexpr std::string_view kName = "damped_truncation";
 

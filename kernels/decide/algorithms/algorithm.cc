@@ -8,7 +8,7 @@
 namespace sis {
 namespace {
 
-// Returns the weights of a token that is not masked. Most rules look at one token at a time.
+// Returns the weights of an unmasked token. For rules that weigh each token separately.
 template <typename Rule>
 Weights WeightsOf(const Rule& rule, const AlgorithmInput& batch, size_t i) {
   const float advantage = AtOrZero(batch.advantages, i);
@@ -49,7 +49,7 @@ void Apply(const Rule& rule, const AlgorithmInput& batch, const AlgorithmOutput&
   }
 }
 
-// The largest advantage that a fixed-point sum holds.
+// The largest advantage that a fixed-point sum can represent.
 constexpr float kLargestAdvantage = 64.0f;
 
 }  // namespace

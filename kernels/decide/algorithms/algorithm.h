@@ -1,4 +1,4 @@
-// The base algorithms, on modified ratios (docs/algorithms.md): this is their list.
+// The list of base algorithms, which use modified ratios (docs/algorithms.md).
 #pragma once
 
 #include <string_view>
@@ -19,7 +19,7 @@ namespace sis {
 using Algorithm = std::variant<ImportanceSampling, NoCorrection, Grpo, Dapo, Gspo, Cispo, DppoTopK,
                                DppoBinary, ClipCov, Tis, IcePop, SoftAcceptance, DampedTruncation>;
 
-// Lower case, with underscores: the name of its field in the API.
+// Returns the name of its field in the API, in lower case with underscores.
 std::string_view AlgorithmName(const Algorithm& algorithm);
 
 // Returns true if the algorithm weighs tokens by acceptance probabilities, the importance ratio and

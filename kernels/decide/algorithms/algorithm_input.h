@@ -1,4 +1,4 @@
-// The positions that a base algorithm is applied to: plain arrays in, plain arrays out.
+// Input and output of a base algorithm, as plain arrays.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace sis {
 
-// The log-ratios of a sequence, or of a part of it: parts are added up by the caller, in any order.
+// The sum of the log-ratios of a sequence or of a part of it. Callers add parts in any order.
 struct LogRatioSum {
   int64_t log_ratio = 0;  // in units of 2^-30 (kernels/numerics/sums.h)
-  int64_t positions = 0;  // those not masked
+  int64_t positions = 0;  // number of positions that are not masked
 
   LogRatioSum& operator+=(const LogRatioSum& other) { return AddEach(other, *this); }
   friend bool operator==(const LogRatioSum&, const LogRatioSum&) = default;
@@ -26,8 +26,8 @@ struct SequenceRange {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
-  // The sum over the whole sequence, where other machines hold the rest of it; unset: what this
-  // batch holds is all.
+  // The sum over the whole sequence, if other machines have parts of it. Unset: this batch has the
+  // whole sequence.
   std::optional<LogRatioSum> whole_sequence = {};
 };
 
@@ -36,7 +36,7 @@ inline float AtOrZero(std::span<const float> array, size_t i) {
 }
 
 // N positions, part after part. Where an array's name ends in log_probs or log_ratios it is in
-// nats; values may be -inf, never NaN. Masked positions may hold anything.
+// nats; values may be -inf, never NaN. Masked positions may have any values.
 struct AlgorithmInput {
   std::span<const SequenceRange> parts;
   std::span<const TokenState> states;  // [N]
@@ -45,16 +45,16 @@ struct AlgorithmInput {
   std::span<const float> log_ratios;  // [N]
   // Three policies: log of the modified proximal / behaviour ratio, 0 where on-policy. Two: empty.
   std::span<const float> log_corrections = {};  // [N]
-  // Read by DPPO and Clip-Cov: log p(y), and the log-prob under the policy that the ratio divides
-  // by, also where the ratio was modified.
+  // Read by DPPO and Clip-Cov: log p(y), and the log-prob under the policy in the ratio's
+  // denominator, even where the ratio was modified.
   std::span<const float> current_log_probs = {};    // [N]
   std::span<const float> reference_log_probs = {};  // [N]
   std::span<const float> total_variations = {};     // [N]; read by DPPO's top-K variant, in [0, 1]
-  // Read by soft acceptance and damped truncation, also where the ratio was modified: log current -
-  // log behaviour, and the probability that the token is accepted, in [0, 1].
+  // Read by soft acceptance and damped truncation, even where the ratio was modified: log current -
+  // log behaviour, and the acceptance probability of the token, in [0, 1].
   std::span<const float> log_importance_ratios = {};     // [N]
   std::span<const float> acceptance_probabilities = {};  // [N]
-  // Needed for coefficients, by Clip-Cov, soft acceptance and damped truncation. Finite.
+  // Required for coefficients, and by Clip-Cov, soft acceptance and damped truncation. Finite.
   std::span<const float> advantages = {};  // [N]
   uint64_t draw = 0;                       // keys Clip-Cov's choice
 
@@ -63,7 +63,7 @@ struct AlgorithmInput {
   float Correction(size_t i) const { return three_policies() ? Exp32(log_corrections[i]) : 1.0f; }
 };
 
-// Each may be empty: not wanted.
+// Arrays that are not wanted are empty.
 struct AlgorithmOutput {
   std::span<float> surrogates = {};            // [N], g
   std::span<float> coefficients = {};          // [N], c

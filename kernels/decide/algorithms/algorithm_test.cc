@@ -26,7 +26,7 @@ const std::vector<Algorithm> kAll = {
     DppoTopK{},           DppoBinary{},   ClipCov{}, Tis{},  IcePop{}, SoftAcceptance{},
     DampedTruncation{}};
 
-// Three positions of one sequence, and the arrays that every algorithm may want.
+// Three positions of one sequence, with all arrays that algorithms read.
 struct Fixture {
   std::vector<SequenceRange> parts = {{.sequence_key = 7, .first_position = 0, .count = 3}};
   std::vector<TokenState> states = std::vector(3, TokenState::kOffPolicy);

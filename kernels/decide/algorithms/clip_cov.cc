@@ -23,7 +23,7 @@ uint32_t ChoiceWord(uint64_t sequence_key, uint32_t position, uint64_t draw) {
   return block.word[position & 3];
 }
 
-// As the sums limit it, so that -inf has a covariance.
+// Limits a log-prob as sums do, so that -inf has a covariance.
 float LimitedLogProb(float log_prob) { return log_prob < -64.0f ? -64.0f : log_prob; }
 
 struct Means {
@@ -61,7 +61,7 @@ struct Candidate {
   }
 };
 
-// The indices of the positions to drop.
+// Returns the positions to drop.
 std::vector<Candidate> ChooseDropped(const ClipCov& parameters, const AlgorithmInput& batch) {
   const Means means = MeansOf(batch);
   std::vector<Candidate> candidates;

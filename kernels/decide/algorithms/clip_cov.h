@@ -16,13 +16,13 @@ struct ClipCov {
   // fraction = 1 this is the indicator of the paper's tab:trick.
   float lower = 1.0f;  // all three are the authors' values
   float upper = 5.0f;
-  float fraction = 0.0002f;  // of all positions not masked; at least one is dropped
+  float fraction = 0.0002f;  // of all unmasked positions; at least one is dropped
 
   absl::Status Validate() const;
 
-  // surrogates and coefficients: the ratio, or 0 where the position was dropped. Which candidates
-  // are dropped follows from the draw: those with the smallest words of Philox in a domain of its
-  // own (docs/algorithms.md), whatever the order of the parts.
+  // Surrogates and coefficients are the ratio, or 0 at dropped positions. The draw determines which
+  // candidates are dropped, independently of the order of parts: the ones with the smallest words
+  // of Philox, in a domain of its own (docs/algorithms.md).
   void Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const;
 };
 

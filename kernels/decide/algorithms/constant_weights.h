@@ -1,5 +1,5 @@
-// Algorithms whose surrogate is a constant weight of log p, and so the coefficient too: a function
-// of the ratio alone.
+// Algorithms whose surrogate is a constant weight of log p: a function of the ratio alone. The
+// coefficient equals it.
 #pragma once
 
 #include <string_view>
@@ -31,11 +31,11 @@ struct NoCorrection {
   }
 };
 
-// CISPO (Chen et al., 2025, MiniMax-M1): the ratio, limited from above, so that no token loses its
+// CISPO (Chen et al., 2025, MiniMax-M1): the ratio with an upper limit, so that no token loses its
 // gradient.
 struct Cispo {
   static constexpr std::string_view kName = "cispo";
-  // The authors tuned it and give no value; 0.2 is what verl's clip_ratio_high defaults to.
+  // The authors tuned it and give no value; 0.2 is the default of verl's clip_ratio_high.
   float epsilon_high = 0.2f;
 
   absl::Status Validate() const {
@@ -71,8 +71,7 @@ struct Tis {
   SIS_HOST_DEVICE RatioClip clip() const { return {epsilon_low, epsilon_high}; }
 };
 
-// IcePop (Ling team, 2025): tokens whose ratio lies outside [alpha, beta] are left out, the others
-// weigh w.
+// IcePop (Ling team, 2025): tokens whose ratio is outside [alpha, beta] have weight 0, others w.
 struct IcePop {
   static constexpr std::string_view kName = "ice_pop";
   float alpha = 0.5f;  // both are the authors' values

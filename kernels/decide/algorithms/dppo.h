@@ -1,6 +1,6 @@
-// DPPO (Qi et al., 2026, "Rethinking the trust region in LLM reinforcement learning"): a token's
-// update is dropped where the position's distributions lie too far apart in total variation and
-// the update would take them further.
+// DPPO (Qi et al., 2026, "Rethinking the trust region in LLM reinforcement learning"): drops a
+// token's update if the total variation of the position's distributions is too large and the update
+// would increase it.
 #pragma once
 
 #include <string_view>
@@ -17,8 +17,8 @@ struct TrustRegion {
 
   SIS_HOST_DEVICE Weights Weigh(float ratio, float total_variation, float advantage) const {
     const bool outside = total_variation > threshold;
-    // The surrogate is the symmetric indicator of the paper's tab:trick; the coefficient is as its
-    // authors define it: what leads back into the region is kept.
+    // The surrogate is the symmetric indicator of the paper's tab:trick. The coefficient follows
+    // the authors' definition, which keeps updates that lead back into the region.
     return {outside ? 0.0f : ratio, outside && IsOutward(ratio, advantage) ? 0.0f : ratio};
   }
 };

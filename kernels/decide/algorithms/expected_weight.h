@@ -9,13 +9,13 @@
 
 namespace sis {
 
-// a + (1 - a) w.
+// Returns a + (1 - a) w.
 SIS_HOST_DEVICE inline float ExpectedRatio(float acceptance_probability, float log_ratio) {
   return acceptance_probability + (1.0f - acceptance_probability) * Exp32(log_ratio);
 }
 
-// Its logarithm. It lies between 0 and log_ratio whatever is rounded, so that D_SIS <= D; -inf if
-// log_ratio is below the range of Exp32 and a is 0.
+// Returns the logarithm of ExpectedRatio. It is between 0 and log_ratio despite rounding, so that
+// D_SIS <= D. It is -inf if log_ratio is below the range of Exp32 and a is 0.
 SIS_HOST_DEVICE inline float LogExpectedRatio(float acceptance_probability, float log_ratio) {
   if (acceptance_probability == 0.0f) return log_ratio;
   const float ratio = ExpectedRatio(acceptance_probability, log_ratio);
@@ -26,8 +26,8 @@ SIS_HOST_DEVICE inline float LogExpectedRatio(float acceptance_probability, floa
   return logarithm > high ? high : logarithm;
 }
 
-// Replaces the modified ratios that a backend gave for a range by their means, from its
-// acceptance probabilities, which it must have. Returns what the positions add to D_SIS.
+// Replaces a range's modified ratios by their means. The output must have acceptance probabilities.
+// Returns the sum that the positions add to D_SIS.
 inline int64_t ReplaceByExpectedWeights(const BackendRange& range) {
   const OutputView& output = range.output;
   int64_t d_sis = 0;

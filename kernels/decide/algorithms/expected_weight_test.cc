@@ -26,8 +26,8 @@ Position RandomPosition(std::mt19937_64& random) {
   return position;
 }
 
-// Over all 2^32 uniforms: Decide accepts exactly those below a threshold, so two of them show the
-// mean.
+// The mean over all 2^32 uniforms. Decide accepts exactly the uniforms below a threshold, so
+// testing two of them suffices.
 TEST(ExpectedWeightTest, IsTheMeanOfTheSampledRatioOverAllUniforms) {
   std::mt19937_64 random(1);
   int interior = 0;
@@ -53,7 +53,7 @@ TEST(ExpectedWeightTest, IsTheMeanOfTheSampledRatioOverAllUniforms) {
     const double share = static_cast<double>(threshold) * 0x1p-32;
     const double mean = share * accepted_ratio + (1 - share) * rejected_ratio;
     const double expected = ExpectedRatio(any.acceptance_probability, any.log_ratio);
-    // Three roundings of terms no larger than the sum of both, and the threshold's truncation.
+    // Allows three roundings of terms of at most the sum, and the threshold's truncation.
     const double ratio = std::exp(static_cast<double>(any.log_ratio));
     const double bound = 0x1p-24 * (3 * mean + 1 + 2 * ratio) + 0x1p-32 * std::abs(1 - ratio);
     ASSERT_TRUE(std::abs(expected - mean) <= bound) << expected << " " << mean;
@@ -70,7 +70,7 @@ TEST(ExpectedWeightTest, DSisIsAtMostD) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 100'000; ++i) {
     const auto [behavior, current, envelope] = RandomPosition(random);
-    // Every other acceptance is so improbable that the sum is w, as rounded by the exponential.
+    // Every second acceptance is so improbable that the sum is w, as rounded by the exponential.
     const Envelope wide = {envelope.log_envelope + (i % 2 == 0 ? 0.0f : 30.0f), 0.9f};
     const PositionResult result = Decide(behavior, current, wide, true, 0);
     const float expected = LogExpectedRatio(result.acceptance_probability, result.log_ratio);

@@ -16,16 +16,16 @@ struct Gspo {
 
   absl::Status Validate() const;
 
-  // surrogates: clip(s~) at every position of a sequence. coefficients: s~, or 0 where the
-  // position's advantage and s~ require it. For a trainer that averages over the tokens of a
-  // sequence, this is the gradient of the sequence objective min(s~ A, clip(s~) A).
+  // Surrogates are clip(s~) at every position of a sequence. Coefficients are s~, or 0 where the
+  // clip applies to the position's advantage and s~. For a trainer that averages over the tokens of
+  // a sequence, this is the gradient of the sequence objective min(s~ A, clip(s~) A).
   void Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const;
 };
 
-// The sum over one part.
+// Returns the sum over one part.
 LogRatioSum SumLogRatios(std::span<const TokenState> states, std::span<const float> log_ratios);
 
-// s~ = e^(sum / positions); 1 of no positions.
+// Returns s~ = e^(sum / positions); 1 without positions.
 float SequenceRatio(const LogRatioSum& sum);
 
 }  // namespace sis

@@ -7,15 +7,15 @@
 
 namespace sis {
 
-// InvalidArgument, with the parameter's name and value, unless low <= value <= high. NaN is out of
-// range.
+// Returns InvalidArgument, with the parameter's name and value, unless low <= value <= high. NaN is
+// out of range.
 inline absl::Status CheckRange(absl::string_view name, float value, float low, float high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": ", value, ", must be in [", low, ", ", high, "]"));
 }
 
-// The largest value of a parameter that has no bound of its own: any ratio is below.
+// The maximum of a parameter without a bound of its own. Every ratio is below it.
 inline constexpr float kNoUpperBound = 1e38f;
 
 }  // namespace sis

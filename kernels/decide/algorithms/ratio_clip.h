@@ -1,5 +1,5 @@
 // The clip of PPO (Schulman et al., 2017), min(w A, clip(w, 1 - low, 1 + high) A), and the
-// algorithms that are that clip.
+// algorithms that consist of it.
 #pragma once
 
 #include <string_view>
@@ -22,7 +22,7 @@ struct RatioClip {
     return ratio > largest ? largest : ratio;
   }
 
-  // At a bound, and for an advantage of 0, the ratio still counts.
+  // Exactly at a bound, and for an advantage of 0, the coefficient is the ratio.
   SIS_HOST_DEVICE float Coefficient(float ratio, float advantage) const {
     const bool clipped =
         (advantage > 0.0f && ratio > 1.0f + high) || (advantage < 0.0f && ratio < 1.0f - low);

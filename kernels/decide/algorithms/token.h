@@ -1,8 +1,9 @@
 // Input and output of a base algorithm at one position.
 //
 // An algorithm has two outputs, which must not be confused (docs/algorithms.md):
-//  - the surrogate g: what stands in place of the importance ratio in the algorithm's formula. A
-//    number to look at, and the weight of objectives that multiply it with log p;
+//  - the surrogate g replaces the importance ratio in the algorithm's formula. It is for
+//  inspection,
+//    and the weight of objectives that multiply it with log p;
 //  - the coefficient c: the derivative of the position's objective is c * A * grad log p(y), with A
 //    the advantage. The coefficient does NOT include A; its sign only selects the branch.
 // Where min(w A, clip(w) A) is clipped, the surrogate is the bound and the coefficient 0.
@@ -22,8 +23,8 @@ struct Weights {
 };
 
 struct Token {
-  float ratio;  // what g is applied to: w~ with two policies, current / proximal with three
-  float current_log_prob;        // log p(y)
+  float ratio;             // the argument of g: w~ with two policies, current / proximal with three
+  float current_log_prob;  // log p(y)
   float reference_log_prob;      // log of the ratio's denominator, before any modification
   float total_variation = 0.0f;  // between the two distributions of this position, in [0, 1]
 };
@@ -35,13 +36,13 @@ enum class TokenState : uint8_t {
   kOffPolicy,  // keeps its ratio
 };
 
-// Whether the advantage pushes a token further the way that it has already moved. An advantage of 0
-// pushes nowhere, and a token whose ratio is 1 has not moved.
+// Returns true if the advantage pushes a token further in the direction in which it has already
+// moved. An advantage of 0 has no direction, and a token with ratio 1 has not moved.
 SIS_HOST_DEVICE inline bool IsOutward(float ratio, float advantage) {
   return (advantage > 0.0f && ratio > 1.0f) || (advantage < 0.0f && ratio < 1.0f);
 }
 
-// The product of two ratios, limited as each of them is.
+// Returns the product of two ratios, limited like each of them.
 SIS_HOST_DEVICE inline float RatioProduct(float a, float b) {
   constexpr float kLargestRatio = 0x1.f1056ep+126f;  // exp32(88)
   const float product = a * b;

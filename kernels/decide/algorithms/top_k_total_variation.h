@@ -1,7 +1,7 @@
-// The total variation of DPPO's top-K variant, between two policies at one position, as far as a
-// recorded set shows it. The sum is over V_k, the sampled token if it lies outside, and all other
-// tokens taken as one. It is a lower bound, exact where V_k is the vocabulary. Slots are added in
-// the order of the ranks.
+// The total variation of DPPO's top-K variant, between two policies at one position, from a
+// recorded set. The sum is over V_k, the sampled token if it is outside, and all other tokens taken
+// as one. It is a lower bound, and exact if V_k is the vocabulary. Slots are added in the order of
+// the ranks.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 
 namespace sis {
 
-// Half the sum of |p - q|.
+// Computes half the sum of |p - q|.
 struct TopKTotalVariation {
   float distance = 0.0f;
   float behavior_mass = 0.0f;
   float current_mass = 0.0f;
 
-  // A slot, or the sampled token where it is outside. behavior_log_prob of -inf marks an unused
-  // slot, and current_log_prob may then be anything.
+  // Adds a slot, or the sampled token if it is outside. A behavior_log_prob of -inf marks an unused
+  // slot, whose current_log_prob may have any value.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     const float behavior = Exp32(behavior_log_prob);
@@ -31,7 +31,7 @@ struct TopKTotalVariation {
     current_mass = current_mass + current;
   }
 
-  // In [0, 1].
+  // Returns a value in [0, 1].
   SIS_HOST_DEVICE float Finish() const {
     const float half = 0.5f * (distance + Magnitude(Rest(current_mass) - Rest(behavior_mass)));
     return half < 1.0f ? half : 1.0f;
