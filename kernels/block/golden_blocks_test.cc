@@ -1,4 +1,4 @@
-// Writes, checks, digests and reads every golden block (tests/golden/README.md).
+// Writes, checks, digests and reads every golden block (tests/golden/generate.py).
 #include <bit>
 #include <cstring>
 #include <string>

@@ -1,4 +1,4 @@
-// Reads the golden vectors (tests/golden/README.md): the files consist of
+// Reads the golden vectors (tests/golden/generate.py): the files consist of
 // hexadecimal tokens.
 #pragma once
 

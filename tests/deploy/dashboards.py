@@ -68,9 +68,9 @@ def documented_metrics() -> Set[str]:
     for line in METRICS_PAGE.read_text().splitlines():
         if not line.startswith("| `"):
             continue
-        names, kind = line.split("|")[1:3]
+        names, meaning = line.split("|")[1:3]
         for name in re.findall(r"`(\w+)`", names):
-            found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind.strip() == "histogram" else {name}
+            found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if meaning.startswith(" histogram: ") else {name}
     return found
 
 
