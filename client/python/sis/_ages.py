@@ -50,7 +50,7 @@ class AgeTotals:
 
     @property
     def name(self) -> str:
-        """The class as metrics name it: "0", "4-7", "16+" or "ahead"."""
+        """The name of the class in metrics: "0", "4-7", "16+" or "ahead"."""
         if self.ahead:
             return "ahead"
         if self.to is None:
@@ -95,11 +95,11 @@ class AgeAdvice:
 
 
 def age_advice(steps: Sequence[Iterable[AgeTotals]], sequences: Sequence[int] = ()) -> AgeAdvice:
-    """Says from which age on most tokens are not accepted, and what limits of the age would leave out.
+    """Finds the age from which on most tokens are rejected, and the effect of age limits.
 
     Args:
         steps: Step.ages of the steps to judge by.
-        sequences: Of known sequences the age of the youngest token, in versions.
+        sequences: The age of the youngest token of each known sequence, in versions.
     """
     by_class: Dict[Tuple[bool, int], AgeTotals] = {}
     for age in (age for ages in steps for age in ages if age.scored):

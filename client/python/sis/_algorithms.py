@@ -1,5 +1,4 @@
-"""Base algorithms on the modified ratios; docs/algorithms.md has formulas, ranges and what is taken
-where unset."""
+"""Base algorithms on modified ratios. docs/algorithms.md has formulas, ranges and defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 
 class Algorithm:
-    """Base of the algorithms below. Each is a dataclass with the fields of the message of its name."""
+    """Base class of the algorithms. Each is a dataclass with the fields of the message of its name."""
 
     def to_proto(self) -> pb.Algorithm:
         algorithm = pb.Algorithm()
@@ -57,7 +56,7 @@ class Gspo(Algorithm):
 
 @dataclass(frozen=True)
 class Cispo(Algorithm):
-    """The ratio, limited from above, as a constant weight of log p."""
+    """The ratio with an upper limit, as a constant weight of log p."""
 
     epsilon_high: Optional[float] = None
 
@@ -80,7 +79,7 @@ class DppoBinary(Algorithm):
 class ClipCov(Algorithm):
     """Drops a few of the tokens whose log-prob and advantage covary most. Needs advantages.
 
-    It chooses among all positions of a batch, so a client of several replicas refuses it.
+    It chooses among all positions of a batch, so clients of several replicas refuse it.
     """
 
     lower: Optional[float] = None
@@ -90,7 +89,7 @@ class ClipCov(Algorithm):
 
 @dataclass(frozen=True)
 class Tis(Algorithm):
-    """Truncated importance sampling. The epsilons count with three policies only."""
+    """Truncated importance sampling. The epsilons apply to three policies only."""
 
     truncation: Optional[float] = None
     epsilon_low: Optional[float] = None
@@ -99,8 +98,7 @@ class Tis(Algorithm):
 
 @dataclass(frozen=True)
 class IcePop(Algorithm):
-    """Leaves out tokens whose ratio lies outside [alpha, beta]. The epsilons count with three
-    policies only."""
+    """Drops tokens whose ratio is outside [alpha, beta]. The epsilons apply to three policies only."""
 
     alpha: Optional[float] = None
     beta: Optional[float] = None
@@ -110,12 +108,11 @@ class IcePop(Algorithm):
 
 @dataclass(frozen=True)
 class SoftAcceptance(Algorithm):
-    """No clip: a token that has already moved the way its advantage pushes is weighed with its
-    acceptance probability. Needs advantages."""
+    """Without a clip. A token that has already moved in the direction of its advantage is weighted by its acceptance
+    probability. Needs advantages."""
 
 
 @dataclass(frozen=True)
 class DampedTruncation(Algorithm):
-    """No clip and no draw: the importance ratio, truncated at 1; that of a token that has already
-    moved the way its advantage pushes is multiplied by its acceptance probability. Needs
-    advantages."""
+    """Without a clip or a draw: the importance ratio, truncated at 1. The ratio of a token that has already moved in
+    the direction of its advantage is multiplied by its acceptance probability. Needs advantages."""

@@ -1,5 +1,4 @@
-"""Arrays on their way to the wire and back. Tensors of PyTorch are taken as they are, wherever they
-live."""
+"""Conversions of arrays for messages. Accepts PyTorch tensors on any device."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ ArrayLike = Union[np.ndarray, Sequence[Any], Any]
 
 
 def is_tensor(values: object) -> TypeGuard[Any]:
-    """Whether `values` is a torch.Tensor, found out without importing torch."""
+    """Returns True if `values` is a torch.Tensor, without importing torch."""
     return hasattr(values, "detach") and hasattr(values, "cpu")
 
 
 def to_numpy(values: ArrayLike) -> np.ndarray:
-    """A view where there can be one."""
+    """Returns a view if possible."""
     return np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
 
 
@@ -35,15 +34,15 @@ def _checked(name: str, array: np.ndarray, dtype: str, shape: Sequence[Optional[
     return np.ascontiguousarray(array, dtype)
 
 
-# `shape` may hold None, for any length. Another shape or type raises ValueError.
+# In the functions below, None in `shape` means any length. Another shape or type raises ValueError.
 
 
 def int32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """`values` as little-endian int32."""
+    """Returns `values` as little-endian int32."""
     array = to_numpy(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
-    # Looking at each value takes a third of the time that a block costs this process.
+    # Checking each value would take a third of the time that a block costs this process.
     fits = array.dtype == np.int32 or not array.size or np.can_cast(array.dtype, np.int32)
     if not fits and (array.min() < _LIMITS.min or array.max() > _LIMITS.max):
         raise ValueError(f"{name} holds values that do not fit 32 bits")
@@ -51,7 +50,7 @@ def int32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.nd
 
 
 def float32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """`values` as little-endian float32, rounded to nearest if they are wider."""
+    """Returns `values` as little-endian float32, rounded to nearest if they are wider."""
     # numpy has no bfloat16.
     array = to_numpy(values.float() if is_tensor(values) else values)
     if array.dtype.kind not in "fiu" and array.size:

@@ -99,7 +99,7 @@ def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
         return pb.ObservedCorrection(name=name, sequence_mask=mask)
     if isinstance(correction, Sis):
         if correction.weight not in WEIGHTS:
-            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(WEIGHTS)}")
+            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} must be one of {', '.join(WEIGHTS)}")
         sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=WEIGHTS[correction.weight])
         return pb.ObservedCorrection(name=name, sis=sis)
     return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())

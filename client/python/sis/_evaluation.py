@@ -1,4 +1,4 @@
-"""Answers of the service to the current policy's values."""
+"""Results of evaluate."""
 
 from __future__ import annotations
 
@@ -29,26 +29,24 @@ class Decision(enum.IntEnum):
     REJECTED = pb.DECISION_REJECTED
     # Not in V_k: never accepted, keeps its importance ratio.
     OUTSIDE_TOP_K = pb.DECISION_OUTSIDE_TOP_K
-    # No record: use the trainer's own ratio.
+    # Without a record: use the trainer's own ratio.
     MISSING = pb.DECISION_MISSING
-    # The policy did not generate it.
+    # Excluded by the mask.
     MASKED = pb.DECISION_MASKED
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over positions. "Scored" is accepted, rejected or outside V_k; only scored positions
-    enter the sums.
+    """Sums over scored positions: those that are accepted, rejected or outside V_k.
 
-    The rates and means are per scored position, and NaN if there is none.
+    Rates and means are per scored position; NaN without scored positions.
     """
 
     accepted: int = 0
     rejected: int = 0
     outside_top_k: int = 0
     missing: int = 0
-    # Scored positions whose log importance ratio lies above the log-envelope although the token is
-    # in V_k.
+    # Scored positions whose log importance ratio exceeds the log-envelope although the token is in V_k.
     envelope_violations: int = 0
     # D and D_SIS, nats.
     d: float = 0.0
@@ -57,15 +55,14 @@ class Totals:
     log_envelope: float = 0.0
     residual_mass: float = 0.0
     acceptance_probability: float = 0.0
-    # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour
-    # policy's draws.
+    # Sum of (1 - residual mass) / envelope, the mean accept rate over the behaviour policy's draws.
     expected_acceptance: float = 0.0
     # Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour ||
     # current).
     k3: float = 0.0
-    # Sum of the policies' total variation on V_k; 0 where it was not asked for.
+    # Sum of the policies' total variation on V_k; 0 unless requested.
     total_variation: float = 0.0
-    # Positions that the mask leaves out.
+    # Masked positions.
     masked: int = 0
 
     def __add__(self, other: Totals) -> Totals:
@@ -99,28 +96,27 @@ class PrefixPoint:
     top_k: int
     residual_mass: float
     expected_acceptance: float
-    # Scored positions: those that the sums are over.
+    # Scored positions, over which the sums are.
     positions: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """The totals of one draw over everything that was evaluated, by any rank, each position
-    once."""
+    """The totals of one draw over all evaluations of all ranks. Each position counts once."""
 
     totals: Totals
     # Different (sequence, attempt) with at least one position counted.
     sequences: int
-    # None unless list_steps was asked for this draw.
+    # None unless list_steps requested it for this draw.
     distributions: Optional[Distributions] = None
     # By age in policy versions, ascending; only classes with positions. Records ahead of the current version are last.
     ages: Tuple[AgeTotals, ...] = ()
     # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
-    # totals.missing by reason; those that occur.
+    # totals.missing by reason, without zeros.
     missing: Mapping[MissingReason, int] = field(default_factory=dict)
-    # One point for each k that evaluations of this draw asked for, rising; each over the positions
-    # of those that did.
+    # One point for each k that evaluations of this draw requested, ascending; each over the positions
+    # of the evaluations that requested it.
     prefix_curve: Tuple[PrefixPoint, ...] = ()
     # Positions that the totals above omit, because the server had no memory for them. Each evaluation of a
     # position counts. The other two count positions that points of the prefix curve and observed
@@ -145,7 +141,7 @@ class Step:
 
 
 class Steps(Dict[int, Step]):
-    """By draw. The one that began last is last."""
+    """Steps by draw. The draw that began last is last."""
 
     def __init__(self, steps: Mapping[int, Step], unanswered: Iterable[int] = ()) -> None:
         super().__init__(steps)
@@ -153,7 +149,7 @@ class Steps(Dict[int, Step]):
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
-# The arrays of an Evaluation, by name, and how those travel that are no bits.
+# The arrays of an Evaluation, by name, with their types in messages; None for bits.
 OUTPUTS = {
     "accepted": pb.OUTPUT_ACCEPT_BITS,
     "decisions": pb.OUTPUT_DECISIONS,
@@ -168,36 +164,36 @@ _DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OU
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Over the N positions that were evaluated, slice by slice. Outputs that were not asked for are
-    None."""
+    """The result over N evaluated positions, slice by slice. Outputs that were not requested are None."""
 
     # bool [N]: decision is ACCEPTED.
     accepted: np.ndarray
     # uint8 [N], see Decision.
     decisions: Optional[np.ndarray]
-    # float32 [N]: the modified ratio, 1 if accepted, else p(y)/q(y).
+    # float32 [N]: the modified ratio, 1 if accepted, otherwise p(y)/q(y).
     ratios: Optional[np.ndarray]
-    # float32 [N], nats: its logarithm; -inf of 0.
+    # float32 [N], nats: the logarithm of `ratios`; -inf for 0.
     log_ratios: Optional[np.ndarray]
-    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked.
+    # float32 [N]: the acceptance probability; 0 outside V_k, missing or masked.
     acceptance_probabilities: Optional[np.ndarray]
-    # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
+    # float32 [N]: g, which replaces the ratio in the algorithm's formula; 0 where masked.
     surrogates: Optional[np.ndarray]
     # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0
-    # where masked. With weight "expected" it is the same formula at the mean ratio, whose own
-    # dependence on p through the acceptance probability is left out: no derivative.
+    # where masked. With weight "expected" the same formula is used at the mean ratio. Its dependence on p
+    # through the acceptance probability is ignored, so it is not a derivative.
     coefficients: Optional[np.ndarray]
     totals: Totals
     # One per slice, in order.
     slice_totals: Tuple[Totals, ...]
-    # One per k that was asked for, over all N positions.
+    # One per requested k, over all N positions.
     prefix_curve: Tuple[PrefixPoint, ...]
     missing: Tuple[MissingRange, ...]
     # Positions of this draw that no call had counted before.
     newly_counted: int
-    # With Gspo, one per slice: what it adds to its sequence. Otherwise empty.
+    # With Gspo, one per slice: its addend of the sequence's sum. Otherwise empty.
     log_ratio_sums: Tuple[LogRatioSum, ...]
-    # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Otherwise empty.
+    # With EvaluateOptions.observe: "plain", "clipped", "applied" and the observed corrections, by name.
+    # Otherwise empty.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
 
     @staticmethod
@@ -210,7 +206,7 @@ class Evaluation:
         log_ratio_sums: bool = False,
     ) -> Evaluation:
         """Returns the evaluation of a batch with this number of slices and positions, from the answers to its
-        parts. `outputs`: requested besides "accepted". log_ratio_sums: whether the answers have any."""
+        parts. `outputs`: requested in addition to "accepted". log_ratio_sums: True if the answers have them."""
         accepted = np.zeros(positions, np.uint8)
         arrays = {name: np.zeros(positions, _DTYPES[name].newbyteorder("=")) for name in _DTYPES if name in outputs}
         missing: List[MissingRange] = []

@@ -1,4 +1,4 @@
-"""What stands between a model's head and its softmax."""
+"""The transform of logits between a model's head and its softmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class LogitTransform(NamedTuple):
-    """Of each logit alone: the scale first, then the cap."""
+    """A transform of each logit: first the scale, then the cap."""
 
     scale: float = 1.0
     # cap * tanh(logit / cap). None: no cap.
@@ -16,7 +16,7 @@ class LogitTransform(NamedTuple):
 
     @staticmethod
     def of(config: Any) -> LogitTransform:
-        """Of a model's configuration (transformers'), read as TRL's fused head does
+        """Returns the transform of a transformers configuration, which it reads like TRL's fused head
         (trl.trainer.utils.add_fused_lm_head)."""
         text = config.get_text_config()
         divisor = getattr(text, "logits_scaling", None)

@@ -1,4 +1,4 @@
-"""What evaluate can be asked besides decisions."""
+"""Options of evaluate."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 
 class LogRatioSum(NamedTuple):
-    """The log of the modified ratio, summed over positions that are not masked; add those of
-    several machines up."""
+    """The sum of the log of the modified ratio over unmasked positions. Add the sums of several machines."""
 
     # In units of 2^-30 nats.
     log_ratio: int
@@ -30,46 +29,44 @@ class LogRatioSum(NamedTuple):
 class EvaluateOptions:
     """Arrays are [N], one element per position, slice by slice."""
 
-    # "sampled": the modified ratio is 1 if accepted, else w. "expected": its mean over the draw, a
-    # + (1 - a) w.
+    # "sampled": the modified ratio is 1 if accepted, otherwise w. "expected": its mean over the draw,
+    # a + (1 - a) w.
     weight: str = "sampled"
     # The loss mask, booleans: false where the policy did not generate the token, or it is not trained
-    # on. The position is MASKED and counts nowhere; the page and sisctl show it as not in the loss.
+    # on. Such positions are MASKED and don't count; the page and sisctl show them as not in the loss.
     mask: Optional[ArrayLike] = None
-    # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions. There
-    # evaluate's sampled_log_probs must be of the trainer's own tokens: sis.gather takes them.
+    # The trainer's own log q of the sampled tokens, for the ratios of MISSING positions. There
+    # evaluate's sampled_log_probs must be of the trainer's own tokens, which sis.gather takes.
     own_log_probs: Optional[ArrayLike] = None
-    # With three policies, log p of the sampled tokens under the current one; evaluate's other
+    # With three policies, log p of the sampled tokens under the current policy. evaluate's other
     # values are then the proximal policy's.
     decoupled_log_probs: Optional[ArrayLike] = None
     # For the outputs "surrogates" and "coefficients".
     algorithm: Optional[Algorithm] = None
     advantages: Optional[ArrayLike] = None
-    # The tokens of the trainer's batch: FailedPrecondition names the first position where another is
-    # recorded.
+    # The tokens of the trainer's batch. FailedPrecondition names the first position where another token
+    # is recorded.
     sampled_ids: Optional[ArrayLike] = None
-    # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of
-    # them.
+    # With Gspo, one per slice: the sums of whole sequences, if other machines have parts of them.
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
-    # Corrections to watch beside the one that is asked for, by the names of their metrics:
-    # Evaluation.corrections says what each would have made of the same ratios.
+    # Corrections to observe in addition, by the names of their metrics. Evaluation.corrections has the
+    # sums of each over the same ratios.
     observe: Mapping[str, Correction] = field(default_factory=dict)
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
-        """Whether an output depends on the batch as a whole, so that it is not cut up.
+        """Returns True if an output depends on the whole batch, which then must not be split.
 
-        That is Clip-Cov's choice, and Gspo's sums where a sequence has several slices and its sum
-        is not given.
+        These are Clip-Cov's choice, and Gspo's sums if a sequence has several slices and its sum is not given.
         """
         if isinstance(self.algorithm, _algorithms.Gspo) and self.log_ratio_sums is None:
             return len({(part.sequence, part.attempt) for part in slices}) < len(slices)
         return isinstance(self.algorithm, _algorithms.ClipCov)
 
     def checked(self, slices: Sequence[Slice], length: int, vocabulary_size: int) -> EvaluateOptions:
-        """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length`
-        positions."""
+        """Returns these options with the numpy arrays that are sent. Raises ValueError if an array does not fit
+        `length` positions."""
         if self.weight not in _corrections.WEIGHTS:
-            raise ValueError(f"weight {self.weight!r} is none of {', '.join(_corrections.WEIGHTS)}")
+            raise ValueError(f"weight {self.weight!r} must be one of {', '.join(_corrections.WEIGHTS)}")
         if self.log_ratio_sums is not None and len(self.log_ratio_sums) != len(slices):
             raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
 
@@ -86,14 +83,14 @@ class EvaluateOptions:
         return replace(self, **checked)
 
     def write_whole(self, request: pb.EvaluateRequest) -> None:
-        """Of checked options, what is the same in all requests of a batch."""
+        """Writes the fields that are equal in all requests of a batch. The options must be checked."""
         request.weight = _corrections.WEIGHTS[self.weight]
         if self.algorithm is not None:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
         request.observe.extend(_corrections.to_proto(self.observe))
 
     def write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
-        """Of checked options, the rest but for `arrays`, for the slices of `batch`, which `request` holds."""
+        """Writes the other fields, except `arrays`, for the slices of `batch`. The options must be checked."""
         if self.mask is not None:
             request.mask = self.mask[batch.rows].tobytes()  # type: ignore[index]
         if self.decoupled_log_probs is not None:
@@ -103,14 +100,14 @@ class EvaluateOptions:
                 message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))
 
     def arrays(self, rows: Selection) -> Dict[str, np.ndarray]:
-        """Of checked options, the arrays of these positions, by the fields of a request."""
+        """Returns the arrays of these positions, by field of a request. The options must be checked."""
         own = {name: getattr(self, name) for name in ("own_log_probs", "advantages", "sampled_ids")}
         return {name: values[rows] for name, values in own.items() if values is not None}
 
 
 def _packed_ids(ids: np.ndarray, mask: Optional[np.ndarray], vocabulary_size: int) -> np.ndarray:
-    """uint8 [N, width]: the least width that holds every id of the vocabulary, or 4 if an unmasked
-    one is none of them. Masked ids, which the service ignores, are 0."""
+    """Returns uint8 [N, width], with the smallest width for the vocabulary, or 4 if an unmasked id is outside of it.
+    Masked ids, which the service ignores, are 0."""
     if mask is not None:
         ids = np.where(mask, ids, 0)
     known = not ids.size or (ids.min() >= 0 and ids.max() < vocabulary_size)

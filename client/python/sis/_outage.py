@@ -1,4 +1,4 @@
-"""What a trainer says while the service is away."""
+"""Warnings of a trainer while the service is unreachable."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sis import _errors
 
 
 class Outage:
-    """From the first call that is lost until each kind of call that was lost has succeeded again: it
-    warns once. Thread-safe."""
+    """An outage lasts from the first lost call until each kind of lost call has succeeded again. Warns once per
+    outage. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,14 +21,14 @@ class Outage:
         self._number = 0
 
     def lost(self, kind: str, message: str) -> None:
-        """A RuntimeWarning if it begins."""
+        """Notes a lost call. Gives a RuntimeWarning if it begins an outage."""
         with self._lock:
             begins = not self._lost
             self._lost.add(kind)
             self._number += begins
             number = self._number
         if begins:
-            # Of one place Python shows the same text once.
+            # Python shows equal warnings from one line only once, so the text has a number.
             warnings.warn(f"{message} (outage {number})", RuntimeWarning, stacklevel=4)
 
     def succeeded(self, kind: str) -> None:
@@ -36,8 +36,8 @@ class Outage:
             self._lost.discard(kind)
 
     def asked(self, loss: str, call: Callable[[], Any]) -> Any:
-        """What a call of the service returns. None if it is lost, as no server is reached or none has
-        room. Raises what is no loss but a mistake."""
+        """Returns the result of `call`, or None if it is lost: no server is reachable, or none has space. Raises
+        other errors."""
         try:
             answer = call()
         except _errors.Error as error:

@@ -1,4 +1,4 @@
-"""Sets of as many slots as each position uses, one position's after the other's."""
+"""Arrays of used slots: the slots of all positions, contiguous."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 
 def places(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int [sum of counts]: begins[i], begins[i] + 1, ... of counts[i] numbers, for one i after the other."""
+    """Returns int [sum of counts]: for each i, the counts[i] numbers begins[i], begins[i] + 1, ..."""
     return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
-# Of the rows of an array: a slice where they stand one after the other, else their numbers.
+# Rows of an array: a slice if they are consecutive, otherwise their numbers.
 Selection = Union[slice, np.ndarray]
 
 
 def joined(parts: Sequence[slice]) -> Selection:
-    """The rows of all parts, one after the other."""
+    """Returns the rows of all parts, in order."""
     if not parts:
         return slice(0, 0)
     if all(part.stop == later.start for part, later in zip(parts, parts[1:])):
@@ -26,8 +26,7 @@ def joined(parts: Sequence[slice]) -> Selection:
 
 
 def slots_of(rows: Selection, offsets: np.ndarray) -> Selection:
-    """Where the used slots of these rows stand. offsets: int64 [N + 1], where each row's begin, and the
-    end."""
+    """Returns the used slots of these rows. offsets: int64 [N + 1], where the slots of each row begin, and the end."""
     if isinstance(rows, slice):
         start, stop, _ = rows.indices(len(offsets) - 1)
         return slice(int(offsets[start]), int(offsets[stop]))
@@ -35,18 +34,18 @@ def slots_of(rows: Selection, offsets: np.ndarray) -> Selection:
 
 
 def offsets(counts: np.ndarray) -> np.ndarray:
-    """int64 [T + 1]: where the slots of each row begin, and the end."""
+    """Returns int64 [T + 1]: where the slots of each row begin, and the end."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def narrowed(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """[S] of rows [T, slots], of whose first slots each row uses counts [T]."""
+    """Returns the used slots [S] of rows [T, slots]. Row i uses its first counts[i] slots."""
     used = np.arange(rows.shape[1]) < counts[:, None]
     return rows.ravel() if used.all() else rows[used]
 
 
 def widened(values: np.ndarray, counts: np.ndarray, slots: int, unused: float) -> np.ndarray:
-    """[T, slots] of the used slots [S], of which each row has counts [T]."""
+    """Returns [T, slots] from used slots [S]. Row i has counts[i] of them, and `unused` elsewhere."""
     if len(values) == len(counts) * slots:
         return values.reshape(-1, slots)
     rows = np.full((len(counts), slots), unused, values.dtype)

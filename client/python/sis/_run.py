@@ -1,4 +1,4 @@
-"""Runs, and how their behaviour policy samples."""
+"""Runs, and the sampling of their behaviour policy."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ _ENCODINGS = {"float32": pb.LOG_PROB_ENCODING_FLOAT32, "fixed16": pb.LOG_PROB_EN
 
 
 def check_id(run_id: str) -> None:
-    """ValueError for one that no server takes, where that is better known early."""
+    """Raises ValueError for an id that servers refuse, to find it early."""
     if not re.fullmatch("[A-Za-z0-9._-]{1,256}", run_id):
         raise ValueError(f"run is {run_id!r}, must be 1 to 256 characters of [A-Za-z0-9._-]")
 
 
 def label_of(text: str) -> str:
-    """The end of a text, no longer than a server takes task, algorithm and model: of a path, what
-    tells it from others."""
+    """Returns the end of a text, within the length limit of task, algorithm and model. The end distinguishes paths."""
     return text.encode(errors="replace")[-256:].decode(errors="ignore")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run is; fixed while it lives. Limits are in RunConfig of proto/sis/v1/run.proto."""
+    """The configuration of a run, which never changes. Limits are in RunConfig of proto/sis/v1/run.proto."""
 
     # Keys the accept/reject draws.
     seed: int
@@ -36,23 +35,23 @@ class RunConfig:
     vocabulary_size: int
     # K, the slots per position.
     top_k: int
-    # Positions more than so many policy versions behind are MISSING (STALE). None: no limit.
+    # Maximum staleness in policy versions; older positions are MISSING (STALE). None: no limit.
     max_staleness: Optional[int] = None
     # Seconds after which an untouched sequence is dropped. 0: never.
     time_to_live: float = 0.0
-    # Bytes that the run's sequences use at most. 0: only the server's budget limits them.
+    # Maximum bytes of the run's sequences. 0: only the server's budget limits them.
     byte_quota: int = 0
-    # How the log-probs of V_K are kept: "float32" (as sent), or "fixed16" (16 bits, rounded down).
+    # Encoding of the log-probs of V_K: "float32" (exact), or "fixed16" (16 bits, rounded down).
     log_prob_encoding: str = "fixed16"
     # For people and dashboards.
     task: str = ""
     algorithm: str = ""
     model: str = ""
-    # Where room is short: True evicts whatever was least recently used. False evicts what trainers
-    # have read; what is unread goes only if nothing of the run was fetched or evaluated for long.
+    # True: when memory is short, evict the least recently used sequences. False: evict only sequences
+    # that a trainer has read, and others only if nothing of the run was fetched or evaluated for long.
     evict_unread: bool = False
-    # Strictly between 0 and 1: each set is cut where its probabilities reach this sum, so
-    # that it is as long as the position needs and top_k the most it may be. 0 and 1: nowhere.
+    # Strictly between 0 and 1: each set is cut where its probabilities reach this sum. It then has only
+    # the slots that the position needs, at most top_k. 0 and 1: no cut.
     mass: float = 0.0
 
     def __post_init__(self) -> None:
@@ -73,8 +72,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """One incarnation of a run: what the other calls take. Calls of a superseded incarnation are
-    refused."""
+    """One incarnation of a run, the argument of other calls. Calls of a superseded incarnation are refused."""
 
     id: str
     incarnation: int
@@ -85,7 +83,7 @@ class Run:
 
 
 class Verdict(enum.IntEnum):
-    """How a run does."""
+    """The health of a run."""
 
     UNSPECIFIED = pb.VERDICT_UNSPECIFIED
     HEALTHY = pb.VERDICT_HEALTHY
@@ -95,46 +93,46 @@ class Verdict(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a run."""
+    """A problem of a run."""
 
-    # The name of the alert with this rule, and of its page.
+    # The name of the rule's alert and of its runbook.
     rule: str
     verdict: Verdict
-    # For people: what was measured, and what to do.
+    # For people: the measurement, and what to do.
     reason: str
     action: str
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run and what the server holds of it."""
+    """A run and its state on the server."""
 
     run: Run
     policy_version: int
-    # Sequences held, and how many of them are sealed.
+    # Number of sequences, and of sealed ones.
     sequences: int
     sealed_sequences: int
-    # Positions held.
+    # Number of positions.
     positions: int
-    # Bytes held, as charged against quota and budget.
+    # Bytes charged to quota and budget.
     bytes: int
-    # Sequences that are held because of keep_seconds.
+    # Number of sequences kept because of keep_seconds.
     kept_sequences: int
-    # The draw that was evaluated last; None before the first.
+    # The last evaluated draw; None before the first.
     last_draw: Optional[int]
     # Its totals.
     last_totals: Optional[Totals]
     # Seconds since 1970-01-01 00:00 UTC.
     last_evaluated_at: Optional[float]
-    # Sequences held that no fetch or evaluation has named yet. 0 if the server has a store.
+    # Number of sequences that no fetch or evaluation has named yet. 0 if the server has a store.
     unread_sequences: int
-    # Who created the run; empty if the server does not ask who calls.
+    # The creator of the run; empty on a server without authentication.
     owner: str
-    # That of the worst finding.
+    # The verdict of the worst finding.
     verdict: Verdict
-    # The worst first.
+    # Worst first.
     findings: Tuple[Finding, ...]
-    # Of the append stream that was opened last; None before the first since the server started.
+    # The sampling of the append stream opened last; None if none was opened since the server started.
     sampling: Optional[Sampling]
     # Policy versions by the label that the trainer announced them with; the last 1,024.
     version_labels: Dict[str, int]
@@ -148,12 +146,11 @@ class RunStatus:
 
 
 class Runs(List[RunStatus]):
-    """By run id."""
+    """Runs in the order of their ids."""
 
     def __init__(self, runs: Iterable[RunStatus] = (), unanswered: Iterable[int] = ()) -> None:
         super().__init__(runs)
-        # The places, in the client's list of addresses, of those that gave no answer: what these
-        # hold is not here.
+        # The indices, in the client's list of addresses, of unreachable replicas, whose runs are missing here.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
@@ -162,12 +159,12 @@ _LOG_PROBS = {"raw": pb.Sampling.LOG_PROBS_RAW, "processed": pb.Sampling.LOG_PRO
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the recorded log-probs were made. None leaves a setting neutral.
+    """The sampling settings behind the recorded log-probs. None means neutral.
 
     `log_probs` is "processed" (of the distribution that the token was drawn from, after
     temperature, penalties and filters) or "raw" (log-softmax of the logits). Raw ones are the
-    behaviour policy's only if all settings are neutral and the temperature is 1; anything else is
-    refused by the service.
+    behaviour policy's only if all settings are neutral and the temperature is 1; the service refuses
+    other settings.
     """
 
     log_probs: str
@@ -187,7 +184,7 @@ class Sampling:
 
     @property
     def truncates(self) -> bool:
-        """Whether a filter leaves tokens out, and the log-probs of the others are normalised anew."""
+        """Returns True if a filter excludes tokens, which renormalises the log-probs of the others."""
         return self.top_p not in (None, 1.0) or self.top_k not in (None, 0, -1) or self.min_p not in (None, 0.0)
 
     def to_proto(self) -> pb.Sampling:

@@ -1,8 +1,8 @@
-"""Sampling replay: with top-p, top-k or min-p the rollout's tokens came from a truncated
-distribution, and the trainer's ratios are right only if it truncates its own in the same way.
+"""Sampling replay: the current policy under the rollout's truncation.
 
-Without it every ratio p(y)/q(y) is too small, by the mass that the trainer's policy has outside of
-what was kept: q was renormalised, p was not.
+With top-p, top-k or min-p the rollout's tokens came from a truncated distribution, and q was renormalised. The
+trainer's ratios p(y)/q(y) are right only if p is truncated in the same way. Otherwise each ratio is too small by the
+mass that p has outside the kept tokens.
 """
 
 from __future__ import annotations
@@ -14,33 +14,30 @@ import torch
 from sis._gathered import Gathered, of_all_slots
 from sis._records import TopKRecords
 
-# Probabilities of a complete set sum to 1 but for rounding: one-sided by fixed16, or of float32.
+# Tolerance of the sum of a complete set's probabilities, which rounding to fixed16 or float32 changes.
 _MISSING_MASS = 1e-2
 _ROUNDING = 1e-5
 
 
 class Replayed(NamedTuple):
-    # Renormalised over the recorded set where that is complete, with gradients:
-    # current.sampled_log_probs are those of the sampled tokens.
+    # Renormalised over the recorded set where the set is complete, with gradients. The sampled tokens'
+    # log-probs are current.sampled_log_probs.
     current: Gathered
-    # [N]: the current policy's mass on the recorded set, without gradients. What plain ratios are
-    # too small by where `complete`.
+    # [N]: the current policy's mass on the recorded set, without gradients. Where `complete`, plain
+    # ratios are too small by this factor.
     kept_mass: torch.Tensor
     # bool [N].
     complete: torch.Tensor
 
 
 def is_complete(records: TopKRecords) -> torch.Tensor:
-    """bool [N], on the CPU: whether a position's recorded set is all that the rollout, with top-p,
-    top-k or min-p, could sample.
+    """Returns bool [N], on the CPU: True if the recorded set has all tokens that the rollout could sample.
 
-    It is if slots are unused and the probabilities sum to 1, but for 1% at most, or if they
-    sum to 1 as nearly as float32 can. The log-probs must be those of the draw: Sampling("processed"),
-    which the service demands with a filter. So K should be above the number of tokens that are kept;
-    where it is not, a set of K is not known to be complete unless the run's log-probs are float32. In a
-    run with a mass target (records.mass) unused slots tell nothing, as sets end where they reach it: only
-    the sum of 1 counts, so record such rollouts without one. False for missing positions. Needs the
-    arrays "ids" and "log_probs".
+    A set is complete if it has unused slots and its probabilities sum to at least 0.99, or if they sum to 1 within
+    float32's precision. The log-probs must be those of the draw, Sampling("processed"), which the service requires
+    with a filter. K should exceed the number of kept tokens; a full set is known to be complete only if the run's
+    log-probs are float32. In a run with a mass target (records.mass) sets end early, so only the sum of 1 counts:
+    record such rollouts without a mass target. Missing positions are False. Needs the arrays "ids" and "log_probs".
     """
     mass = torch.from_numpy(records.log_probs).double().exp().sum(dim=1)
     whole = mass >= 1 - _ROUNDING
@@ -51,17 +48,17 @@ def is_complete(records: TopKRecords) -> torch.Tensor:
 
 
 def replayed(records: TopKRecords, current: Gathered) -> Replayed:
-    """The current policy's log-probs under the rollout's truncation.
+    """Returns the current policy's log-probs under the rollout's truncation.
 
-    current: of sis.torch.log_probs_at, or of any gather. Where the set is not complete, or the current policy
-    excludes all of it, they are as they were.
+    current: From sis.torch.log_probs_at, or any gather. Values stay unchanged where the set is not complete, or the
+    current policy excludes all of it.
     """
     current = of_all_slots(records, current)
     device = current.log_probs.device
     complete = is_complete(records).to(device)
     unused = torch.from_numpy(records.ids).lt(0).to(device)
     current = current._replace(log_probs=current.log_probs.masked_fill(unused, -torch.inf))
-    # Rows that are not renormalised need numbers whose gradient is no NaN.
+    # Rows that are not renormalised need values without NaN gradients.
     as_they_are = ~complete | torch.isneginf(current.log_probs).all(dim=1)
     kept = current.log_probs.masked_fill(as_they_are[:, None], 0.0).logsumexp(dim=1)
     kept = kept.masked_fill(as_they_are, 0.0)

@@ -1,4 +1,4 @@
-"""What a server says of itself."""
+"""The state of a server."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Tuple
 
 @dataclass(frozen=True)
 class Activity:
-    """Counted since the server started, over all runs."""
+    """Counts over all runs since the server started."""
 
     # Seconds since 1970.
     at: float
     ingested_positions: int
     ingested_bytes: int
-    # Once per draw, scored and missing.
+    # Scored and missing positions, once per draw.
     evaluated_positions: int
     dropped_sequences: int
     rpcs: int
     failed_rpcs: int
-    # Held at this moment.
+    # Bytes in the cache now.
     cache_bytes: int
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """What a server is, holds and did."""
+    """Configuration and activity of a server."""
 
     version: str
-    # The backend that decides, and the store, in words.
+    # Descriptions of the backend and of the store.
     backend: str
     store: str
-    # Whether other servers read and write the same store.
+    # True if other servers use the same store.
     shared_store: bool
     # Seconds since 1970.
     started_at: float
     ready: bool
     cache_bytes: int
     cache_budget_bytes: int
-    # One every 5 s, at most 360; the last is of now.
+    # One per 5 s, at most 360; the last one is current.
     history: Tuple[Activity, ...]

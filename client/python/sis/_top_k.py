@@ -1,4 +1,4 @@
-"""From an engine's log-prob columns to the record that the service takes."""
+"""Converts an engine's log-prob columns to records."""
 
 from __future__ import annotations
 
@@ -56,21 +56,24 @@ def canonical(
 ) -> TopK:
     """Sorts an engine's columns into the record of numerics.md, section 2.
 
-    ids int [T, C], log_probs float32 [T, C] (nats): per position, C tokens in any order, C above or
-    below top_k. Columns with log-prob -inf or a negative id count as empty. If there are more
-    than top_k tokens, the most probable stay; of equally probable tokens, smaller ids.
-    sampled_ids int [T], sampled_log_probs float32 [T]: the sampled tokens.
-    sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own,
-    next to its C - 1 most probable ones (vLLM: "first"), or "any" if that column is to be found by
-    looking (as TRL sorts vLLM's). That column does not count as one of the most probable: whether a
-    token is in V_K must not depend on its having been sampled. A sampled token that the other
-    columns do not repeat belongs to V_K only if they leave a place empty, as when the engine lists
-    every token once; then it takes that place. None: all C columns are the most probable tokens.
+    If the sampled token is in V_K, its log-prob there is also returned as the sampled one, because the set must not
+    depend on the draw.
 
-    If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
-    must not depend on what was drawn.
-    ValueError names field and position if a log-prob is NaN or +inf, an id stands twice, a sampled
-    log-prob is not finite, or the sampled column holds another token.
+    Args:
+        ids: int [T, C], C tokens per position in any order. C may be above or below top_k.
+        log_probs: float32 [T, C], nats. Columns with log-prob -inf or a negative id are empty.
+        sampled_ids: int [T], the sampled tokens.
+        sampled_log_probs: float32 [T], their log-probs, nats.
+        top_k: K. Keeps the most probable tokens; of equally probable ones, those with smaller ids.
+        sampled_column: The column of the sampled token, if the engine adds it to its C - 1 most probable tokens:
+            "first" (vLLM), "last", or "any" to search for it (TRL sorts vLLM's columns). That column does not count
+            as a most probable token, because V_K must not depend on the draw. If no other column has the token, it
+            belongs to V_K only if the others leave a slot empty, as when the engine lists every token once. None: all
+            C columns are the most probable tokens.
+
+    Raises:
+        ValueError: A log-prob is NaN or +inf, an id occurs twice, a sampled log-prob is not finite, or the sampled
+            column has another token. The text names field and position.
     """
     if top_k < 1:
         raise ValueError(f"top_k is {top_k}, must be at least 1")
@@ -104,7 +107,7 @@ def canonical(
             used[here] &= ~listed & room
         tokens, values = np.where(used, tokens, -1), np.where(used, values, -np.inf)
     elif sampled_column in ("first", "last"):
-        # No row has a place left for the column's token.
+        # No row has an empty slot for the column's token.
         others_only = slice(1, None) if sampled_column == "first" else slice(-1)
         tokens, values = tokens[:, others_only], values[:, others_only]
         columns -= 1
@@ -130,16 +133,16 @@ def canonical(
 
 
 def _sorted(tokens: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Each row by falling log-prob, equal ones by rising id; empty columns (-1, -inf) last.
+    """Sorts each row by descending log-prob, then by ascending id. Empty columns (-1, -inf) are last.
 
-    By one key per column, log-prob and id in its halves, which takes a twelfth of the time of two:
-    bits of floats of one sign are ordered as the floats are.
+    Uses one key per column, with log-prob and id as its halves, because the bits of floats of one sign have the
+    order of the floats. That takes a twelfth of the time of sorting by two keys.
     """
-    # -0 as 0, which it equals.
+    # Turns -0 into 0, which has other bits.
     bits = (values.astype(np.float32, copy=False) + np.float32(0)).view(np.int32)
     keys = np.empty((*tokens.shape, 2), np.int32)
     keys[..., _LOW], keys[..., 1 - _LOW] = tokens, ~(bits ^ (bits >> 31) & 0x7FFFFFFF)
-    # The lower half counts without a sign: -1 is the largest.
+    # The lower half compares as unsigned, so -1 is the largest id.
     keys.view(np.int64)[..., 0].sort(axis=1)
     rising = ~keys[..., 1 - _LOW]
     return keys[..., _LOW], (rising ^ (rising >> 31) & 0x7FFFFFFF).view(np.float32)

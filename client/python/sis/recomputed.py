@@ -1,5 +1,4 @@
-"""The sets that a trainer records while it recomputes old log-probs: the recomputed policy's own, in place of the
-engine's.
+"""Records the trainer's own sets while it recomputes old log-probs, instead of the engine's.
 
     sets = sis.recomputed.sets(batch, tokens, logits, run.config.top_k)       # in a run of their own
     sis.append_many(client, run, sets.entries, sampling=sampling)
@@ -18,7 +17,7 @@ from sis._records import Slice, TopKRecords
 from sis._top_k import TopK, canonical
 from sis.torch import PaddedBatch, gather
 
-# So many positions have their logits at a time.
+# Number of positions whose logits are in memory at a time.
 _ROWS = 256
 
 
@@ -30,10 +29,13 @@ def record(
     tokens: torch.Tensor,
     top_k: int,
 ) -> TopK:
-    """Of the policy's own K most probable tokens at N positions, with the log-probs that `gathered` finds there: as
-    it does at the updates, so that of equal policies ratios are 1.
+    """Records the policy's own K most probable tokens at N positions.
 
-    positions: [N, ...], of which `logits` makes some rows [n, V]; tokens: int [N], the sampled ones.
+    Their log-probs come from `gathered`, as they do at the updates, so that equal policies have ratios of exactly 1.
+
+    Args:
+        positions: [N, ...]. `logits` turns some of its rows into [n, V].
+        tokens: int [N], the sampled tokens.
     """
     found = [rows.topk(min(top_k, rows.shape[1])).indices for rows in map(logits, positions.split(_ROWS))]
     ids, sampled = (values.int().cpu().numpy() for values in (torch.cat(found), tokens))
@@ -51,11 +53,15 @@ class Sets(NamedTuple):
 
 @torch.no_grad()
 def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: int, policy_version: int = 0) -> Sets:
-    """The policy's own K most probable tokens, as the behaviour policy's, where it stands for that: with the
-    weights that generated, and an engine whose own log-probs are not recorded, or in another run.
+    """Returns the policy's own K most probable tokens as records of the behaviour policy.
 
-    tokens int [B, T]; logits [B, T, V]: of those tokens, not of the ones after them, divided by the
-    temperature of the rollouts. policy_version: of these weights.
+    The policy must have the weights that generated the tokens. Log-probs of the engine must not be recorded in the
+    same run.
+
+    Args:
+        tokens: int [B, T].
+        logits: [B, T, V], which predict these tokens, not the next ones, divided by the rollouts' temperature.
+        policy_version: The version of these weights.
     """
     flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
     own = torch.zeros(len(batch))
