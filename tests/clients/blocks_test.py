@@ -166,7 +166,7 @@ class BlocksTest(unittest.TestCase):
                 data = packed(records, vocabulary_size, reference.FIXED16, mass, version)
                 expected = reference.pack(records, vocabulary_size, reference.FLOAT32, 0, version)
                 self.assertEqual(data, expected)
-                self.check_read(_blocks.Block(data), reference.check(data))
+                self.check_read(_blocks.Block(data), reference.read(data))
             for name, sampled, slot in (("sampled_ids", 66536, 3), ("sampled_ids", -1, 3), ("top_k_ids", 5, 66536)):
                 wrong = cases.records_of(7, [5, sampled], [-2.0, -9.0], [[3, 4], [slot, 4]], [[-1.0, -2.0], [-1.0, -2.0]])
                 with self.assertRaisesRegex(ValueError, rf"{name} at position 8: \S+ is not in \[0, 1000\)"):

@@ -74,18 +74,6 @@ class AppendTest(fake_service.ServiceTest):
         self.assertEqual(block.sampled_log_probs.tobytes(), arrays["sampled_log_probs"].tobytes())
         np.testing.assert_allclose(block.log_probs(), arrays["top_k_log_probs"].ravel(), atol=255 * 2**-18)
 
-    def test_a_block_holds_the_values_of_the_arrays_at_the_call(self):
-        arrays = {name: np.ascontiguousarray(array, np.float32 if "log" in name else np.int32)
-                  for name, array in block_arrays(3).items()}  # fmt: skip
-        with self.append() as stream:
-            stream.block("s", first_position=0, policy_version=3, **arrays)
-            stream.block("t", first_position=0, policy_version=3, **arrays)
-            for array in arrays.values():
-                array[...] = 1
-        first, second = self.entries()
-        self.assertEqual(first.block, second.block)
-        self.assertNotEqual(_blocks.Block(first.block).ids().tolist(), [1] * 12)
-
     def test_small_calls_travel_together_and_flush_returns_committed_lengths(self):
         with self.append() as stream:
             for first in range(0, 20, 2):
@@ -116,13 +104,6 @@ class AppendTest(fake_service.ServiceTest):
             self.assertGreaterEqual(len(self.service.batches), 2)
             self.assertLessEqual(len(self.service.batches), 4)
         self.assertEqual(len(self.stored()), 9 * rows)
-
-    def test_a_long_block_is_sent_as_several(self):
-        rows = 10 * _blocks.MAX_POSITIONS + 1
-        with self.append() as stream:
-            self.block(stream, rows=rows)
-        self.assertEqual(len(self.entries()), 11)
-        self.assertEqual(len(self.stored()), rows)
 
     def test_a_slow_server_holds_the_caller_back(self):
         let_go = threading.Event()
@@ -168,12 +149,6 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(stream.flush(), {})
         self.assertEqual((self.stored("a"), self.stored("b")), ([0, 1], [0, 1]))
 
-    def test_leaving_the_block_raises_refusals_too(self):
-        with self.assertRaises(sis.AppendError):
-            with self.append() as stream:
-                stream.seal("a", length=2)
-                stream.seal("a", length=3)
-
     def test_no_room_is_tried_again_after_the_delay(self):
         refused = []
 
@@ -212,16 +187,6 @@ class AppendTest(fake_service.ServiceTest):
         names = [entry.sequence.id for entry in self.entries()]
         self.assertEqual(names, ["first", "first", "second"])
 
-    def test_no_room_for_too_long_is_a_refusal(self):
-        self.service.refuse = lambda entry: (fake_service.RESOURCE_EXHAUSTED, "no room", 0.05)
-        started = time.monotonic()
-        with self.assertRaises(sis.AppendError) as raised:
-            with self.append(retry_timeout=0.3) as stream:
-                self.block(stream)
-        self.assertEqual(raised.exception.code, grpc.StatusCode.RESOURCE_EXHAUSTED)
-        self.assertGreater(len(self.entries()), 2)
-        self.assertLess(time.monotonic() - started, 5)
-
     def test_a_gap_is_missing_with_its_reason_until_a_block_fills_it(self):
         with self.append() as stream:
             self.block(stream)
@@ -239,18 +204,6 @@ class AppendTest(fake_service.ServiceTest):
         reasons = {missing.first_position: missing.reason for missing in records.missing}
         never = sis.MissingReason.NEVER_ARRIVED
         self.assertEqual(reasons, {2: invalid, 3: invalid, 5: never, 6: never, 7: invalid})
-
-    def test_sending_again_on_another_stream_changes_nothing(self):
-        for _ in range(2):
-            with self.append() as stream:
-                self.block(stream)
-        self.assertEqual(self.stored(), [0, 1])
-
-    def test_a_wrong_header_fails_the_stream(self):
-        other = sis.Run("run", 7, self.run_.config)
-        with self.assertRaises(sis.FailedPrecondition):
-            with self.client.append(other, sampling=SAMPLING) as stream:
-                self.block(stream)
 
     def test_a_wrong_header_shows_in_a_flush_without_entries(self):
         for end in ("flush", "close"):
@@ -308,19 +261,6 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             said.append("1 entries were not flushed when the program ended" in done.stderr)
         self.assertEqual(said, [True, False])
-
-    def test_a_lost_server_fails_the_stream_and_stays_failed(self):
-        stream = self.append()
-        self.block(stream)
-        stream.flush()
-        self.server.stop(None).wait()
-        with self.assertRaises(sis.Error):
-            self.block(stream, first=2)
-            stream.flush()
-        with self.assertRaises(sis.Error):
-            self.block(stream, first=2)
-        with self.assertRaises(sis.Error):
-            stream.close()
 
     def test_no_ack_in_time_is_an_error(self):
         let_go = threading.Event()
