@@ -24,15 +24,6 @@ class BenchmarksTest(unittest.TestCase):
         cells = r"\d+ \| \d+ \| \d+\.\d\d \(.*\) \|"
         self.assertRegex(printed, rf"(?m)^\| 3 \| {cells} {cells}$")
 
-    def test_parts_of_a_trainers_path(self):
-        for mass in ("0", "0.97"):
-            printed = self.run_benchmark(
-                "tests/bench/trainer_path/parts", "--slots=3", "--sequences=2", "--length=64",
-                "--repetitions=1", f"--mass={mass}",
-            )  # fmt: skip
-            for part in ("append", "fetch", "evaluate"):
-                self.assertRegex(printed, rf"(?m)^\| 3 \| {part} \| \d+ \(\d+\) ")
-
 
 if __name__ == "__main__":
     unittest.main()
