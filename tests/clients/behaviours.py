@@ -23,7 +23,8 @@ class Behaviour(NamedTuple):
     """
 
     situation: str
-    # The outcome in words, for the page. Empty if the error itself says enough: the page then omits the row.
+    # The outcome in words, for the page. Empty if the error itself, or the runbook of missing tokens, says enough: the
+    # page then omits the row.
     says: str
     lines: Sequence[Tuple[str, str]]
     servers: int = 1
@@ -87,7 +88,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a sequence is older than the run's time to live",
-        "MISSING (EXPIRED)",
+        "",
         [
             ("create_run run time_to_live=0.05", "ok incarnation 1"),
             *appended("x rows=20"),
@@ -98,7 +99,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a sequence is older than `max_staleness` allows",
-        "MISSING (STALE), and deleted",
+        "",
         [
             ("create_run run max_staleness=1", "ok incarnation 1"),
             *appended("x rows=20", "y rows=5 version=1"),
@@ -227,7 +228,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a run that may evict exceeds its quota",
-        "its oldest sequences are MISSING (EVICTED)",
+        "",
         [
             ("create_run run byte_quota=14000 evict_unread=1", "ok incarnation 1"),
             *appended("x rows=64", *(f"y{i} rows=64" for i in range(9))),
@@ -319,7 +320,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "another client releases a kept sequence",
-        "MISSING (RELEASED) at once",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -400,7 +401,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the server does not answer",
-        "DEADLINE_EXCEEDED after the client's `timeout`, until it answers",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -522,11 +523,11 @@ BEHAVIOURS = [
 ]
 
 
-def table() -> str:
+def listing() -> str:
     """Returns the part of the page that is generated, with its markers."""
-    rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS if behaviour.says)
-    return f"{BEGIN}| situation | outcome |\n|---|---|\n{rows}{END}"
+    rows = "".join(f"- {behaviour.situation}: {behaviour.says}\n" for behaviour in BEHAVIOURS if behaviour.says)
+    return f"{BEGIN}{rows}{END}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: table(), PAGE.read_text()))
+    PAGE.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: listing(), PAGE.read_text()))

@@ -121,7 +121,7 @@ class BehavioursTest(unittest.TestCase):
         cls.plays = {behaviour.situation: pool.submit(play, behaviour) for behaviour in slowest_first}
 
     def test_the_page_shows_the_table(self):
-        self.assertIn(behaviours.table(), behaviours.PAGE.read_text())
+        self.assertIn(behaviours.listing(), behaviours.PAGE.read_text())
 
 
 def _test(behaviour):
