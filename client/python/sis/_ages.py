@@ -24,20 +24,32 @@ def per_scored(name: str) -> Any:
 @dataclass(frozen=True)
 class AgeTotals:
     """Sums over the scored positions whose records were [from_, to] policy versions behind the current one when they
-    were evaluated. Rates and means are NaN without positions."""
+    were evaluated. Rates and means are NaN without positions.
+
+    Attributes:
+        from_: Fewest policy versions behind.
+        to: Most policy versions behind. None: no bound.
+        ahead: Whether the positions are of versions newer than the current one; then from_ and to are 0.
+        accepted: Accepted positions.
+        rejected: Rejected positions.
+        outside_top_k: Positions whose token is not in V_k.
+        d: Sum of D, nats.
+        d_sis: Sum of D_SIS, nats.
+        weight: Sum of the modified ratios.
+        weight_squared: Sum of their squares.
+        accept_rate: Share of scored positions that were accepted.
+        mean_d: Mean of D, nats.
+        mean_d_sis: Mean of D_SIS, nats.
+    """
 
     from_: int = 0
-    # None: no bound.
     to: Optional[int] = None
-    # Whether the positions are of versions newer than the current one; then from_ and to are 0.
     ahead: bool = False
     accepted: int = 0
     rejected: int = 0
     outside_top_k: int = 0
-    # D and D_SIS, nats.
     d: float = 0.0
     d_sis: float = 0.0
-    # Sums of the modified ratio and of its square.
     weight: float = 0.0
     weight_squared: float = 0.0
 
@@ -59,6 +71,7 @@ class AgeTotals:
 
     @property
     def scored(self) -> int:
+        """Positions that are accepted, rejected or outside V_k."""
         return self.accepted + self.rejected + self.outside_top_k
 
     accept_rate = per_scored("accepted")

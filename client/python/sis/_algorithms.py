@@ -33,14 +33,23 @@ class NoCorrection(Algorithm):
 
 @dataclass(frozen=True)
 class Grpo(Algorithm):
-    """PPO's clip with one bound."""
+    """PPO's clip with one bound.
+
+    Attributes:
+        epsilon: Clips the ratio to [1 - epsilon, 1 + epsilon].
+    """
 
     epsilon: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class Dapo(Algorithm):
-    """PPO's clip with two bounds."""
+    """PPO's clip with two bounds.
+
+    Attributes:
+        epsilon_low: The ratio is clipped at 1 - epsilon_low.
+        epsilon_high: The ratio is clipped at 1 + epsilon_high.
+    """
 
     epsilon_low: Optional[float] = None
     epsilon_high: Optional[float] = None
@@ -48,7 +57,12 @@ class Dapo(Algorithm):
 
 @dataclass(frozen=True)
 class Gspo(Algorithm):
-    """One clipped ratio per sequence."""
+    """One clipped ratio per sequence.
+
+    Attributes:
+        epsilon_low: The ratio is clipped at 1 - epsilon_low.
+        epsilon_high: The ratio is clipped at 1 + epsilon_high.
+    """
 
     epsilon_low: Optional[float] = None
     epsilon_high: Optional[float] = None
@@ -56,21 +70,33 @@ class Gspo(Algorithm):
 
 @dataclass(frozen=True)
 class Cispo(Algorithm):
-    """The ratio with an upper limit, as a constant weight of log p."""
+    """The ratio with an upper limit, as a constant weight of log p.
+
+    Attributes:
+        epsilon_high: The weight is at most 1 + epsilon_high.
+    """
 
     epsilon_high: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class DppoTopK(Algorithm):
-    """A trust region in total variation over the recorded set. Needs evaluate, and two policies."""
+    """A trust region in total variation over the recorded set. Needs evaluate, and two policies.
+
+    Attributes:
+        threshold: Largest divergence at which an outward gradient counts.
+    """
 
     threshold: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class DppoBinary(Algorithm):
-    """A trust region in abs(p(y) - q(y))."""
+    """A trust region in abs(p(y) - q(y)).
+
+    Attributes:
+        threshold: Largest divergence at which an outward gradient counts.
+    """
 
     threshold: Optional[float] = None
 
@@ -80,6 +106,11 @@ class ClipCov(Algorithm):
     """Drops a few of the tokens whose log-prob and advantage covary most. Needs advantages.
 
     It chooses among all positions of a batch, so clients of several replicas refuse it.
+
+    Attributes:
+        lower: Smallest covariance of a token that may be chosen.
+        upper: Largest covariance of a token that may be chosen.
+        fraction: Share of the positions whose gradient is left out.
     """
 
     lower: Optional[float] = None
@@ -89,7 +120,13 @@ class ClipCov(Algorithm):
 
 @dataclass(frozen=True)
 class Tis(Algorithm):
-    """Truncated importance sampling. The epsilons apply to three policies only."""
+    """Truncated importance sampling. The epsilons apply to three policies only.
+
+    Attributes:
+        truncation: Largest weight.
+        epsilon_low: The ratio is clipped at 1 - epsilon_low.
+        epsilon_high: The ratio is clipped at 1 + epsilon_high.
+    """
 
     truncation: Optional[float] = None
     epsilon_low: Optional[float] = None
@@ -98,7 +135,14 @@ class Tis(Algorithm):
 
 @dataclass(frozen=True)
 class IcePop(Algorithm):
-    """Drops tokens whose ratio is outside [alpha, beta]. The epsilons apply to three policies only."""
+    """Drops tokens whose ratio is outside [alpha, beta]. The epsilons apply to three policies only.
+
+    Attributes:
+        alpha: Smallest weight that counts.
+        beta: Largest weight that counts.
+        epsilon_low: The ratio is clipped at 1 - epsilon_low.
+        epsilon_high: The ratio is clipped at 1 + epsilon_high.
+    """
 
     alpha: Optional[float] = None
     beta: Optional[float] = None

@@ -32,10 +32,14 @@ from sis._wire.messages import read
 
 
 class Released(NamedTuple):
-    """Result of Client.release."""
+    """Result of Client.release.
+
+    Attributes:
+        sequences: Sequences that were released.
+        unknown: Sequences that were not there.
+    """
 
     sequences: int
-    # Sequences that were not there.
     unknown: int
 
 
@@ -137,11 +141,20 @@ class Client:
         mass: float = 0.0,
         incarnation: int = 0,
     ) -> Run:
-        """Opens a run, or finds it as it is; RunConfig says what the settings mean.
+        """Opens a run, or finds it as it is.
 
-        incarnation 0 takes the one there is, or the first if the run is new; a larger one than the
-        present starts clean. Raises AlreadyExists if the run is there with another configuration,
-        FailedPrecondition for an incarnation of the past.
+        Args:
+            run_id: 1 to 256 characters of [A-Za-z0-9._-].
+            seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota: As in RunConfig.
+            log_prob_encoding, task, algorithm, model, evict_unread, mass: As in RunConfig.
+            incarnation: 0 takes the present incarnation, or the first if the run is new; a larger number starts clean.
+
+        Returns:
+            The run, which other calls take.
+
+        Raises:
+            sis.AlreadyExists: The run has another configuration.
+            sis.FailedPrecondition: The incarnation is of the past.
         """
         config = RunConfig(
             seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
@@ -152,36 +165,59 @@ class Client:
         return Run(run_id, incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
-        """A run's settings and what the server holds of it. `.run` is what the other calls take.
-        Raises NotFound."""
+        """Returns a run's settings and what the servers hold of it.
+
+        Args:
+            run_id: The run's id.
+
+        Returns:
+            The status; its `run` is what other calls take.
+
+        Raises:
+            sis.NotFound: The run is unknown.
+        """
         return RunStatus.from_proto(self._service.GetRun(pb.GetRunRequest(run_id=run_id)).run)
 
     def delete_run(self, run_id: str, *, incarnation: int = 0) -> bool:
-        """Forgets a run with all that is held of it. Returns whether it was there. Idempotent.
+        """Deletes a run with all that is held of it. Idempotent.
 
-        incarnation: only that one; 0: whichever is present. Calls of clients that still hold the
-        run raise NotFound or FailedPrecondition. If a replica is unreachable, raises Unavailable or
-        DeadlineExceeded; then repeat the call.
+        Later calls of clients that still hold the run raise NotFound or FailedPrecondition.
+
+        Args:
+            run_id: The run's id.
+            incarnation: Only this incarnation; 0: whichever is present.
+
+        Returns:
+            Whether the run was there.
+
+        Raises:
+            sis.Unavailable, sis.DeadlineExceeded: A replica is unreachable; repeat the call.
         """
         run = pb.RunRef(run_id=run_id, incarnation=incarnation)
         return self._service.DeleteRun(pb.DeleteRunRequest(run=run)).deleted
 
     def list_runs(self) -> Runs:
-        """All runs, by run id.
+        """Lists all runs.
 
-        The results of list_runs, list_steps and inspect_run leave out unreachable replicas, which
-        `unanswered` lists.
+        The results of list_runs, list_steps and inspect_run leave out unreachable replicas, which `unanswered` lists.
+
+        Returns:
+            The runs, by run id.
         """
         response = self._service.ListRuns(pb.ListRunsRequest())
         return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
 
     def advance_version(self, run: Run, policy_version: int, label: str = "") -> int:
-        """Sets the current policy version. Returns how many sequences were dropped because all of
-        them became stale.
+        """Sets the current policy version.
 
         Args:
+            run: The run.
+            policy_version: The version, not below the current one.
             label: The name that engines give these weights, if it is not the version's decimal number. At most 128
                 bytes of UTF-8.
+
+        Returns:
+            How many sequences were dropped because all of their positions became stale.
 
         Raises:
             sis.FailedPrecondition: The version would go back.
@@ -239,18 +275,27 @@ class Client:
         return Steps(steps, sorted(unanswered))
 
     def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
-        """Returns the state of each server, or the error of an unreachable one, in the order of the
-        addresses."""
+        """Returns the state of each server.
+
+        Returns:
+            The state, or the error of an unreachable server, in the order of the addresses.
+        """
         return tuple(
             answer if isinstance(answer, Error) else read(ServerState, answer) for answer in self._service.get_servers()
         )
 
     def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None, limit: int = 0) -> Sequences:
-        """Lists sequences that the servers have in memory, page by page. Sequences that only a store has
-        are not listed.
+        """Lists sequences that the servers have in memory, page by page.
 
-        after: the last sequence of the page before; it need not be there any more. limit: maximum number
-        of sequences, at most 1000; 0: 1000. Listing a sequence does not count as reading it.
+        Sequences that only a store has are not listed. Listing a sequence does not count as reading it.
+
+        Args:
+            run: The run.
+            after: The last sequence of the page before; it may be gone.
+            limit: Maximum number of sequences, at most 1000; 0: 1000.
+
+        Returns:
+            A page; its `more` is true if there are further sequences.
         """
         request = pb.ListSequencesRequest(run=run.to_proto(), limit=limit)
         if after is not None:
@@ -260,13 +305,30 @@ class Client:
         return Sequences(listed, page.more, page.unanswered, page.store_keeps_evicted)
 
     def inspect_run(self, run: Run) -> RunInspection:
-        """Returns the sequences that inspect_sequence can open, the tokens that are accepted or rejected
-        most, and the largest ratios."""
+        """Returns what stands out in a run.
+
+        Args:
+            run: The run.
+
+        Returns:
+            The sequences that inspect_sequence can open, the tokens that are accepted or rejected most, and the largest
+            ratios.
+        """
         return read(RunInspection, self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
 
     def inspect_sequence(self, run: Run, sequence: SequenceLike) -> SequenceInspection:
-        """The last evaluated values of a sequence, beside what is recorded. Raises NotFound if none
-        are kept of it: the service keeps a sample."""
+        """Returns the last evaluated values of a sequence, with its records.
+
+        Args:
+            run: The run.
+            sequence: The sequence, as a name or with an attempt.
+
+        Returns:
+            The values, position by position.
+
+        Raises:
+            sis.NotFound: No values of it are kept: the service keeps a sample.
+        """
         request = pb.InspectSequenceRequest(run=run.to_proto(), sequence=SequenceRef.of(sequence).to_proto())
         return SequenceInspection.from_proto(self._service.InspectSequence(request))
 
@@ -276,10 +338,14 @@ class Client:
         The first flush raises errors of `run` and `sampling`.
 
         Args:
+            run: The run.
             sampling: How the log-probs were made.
             worker: Name for messages and metrics.
             retry_timeout: Seconds to retry an entry that the server has no space for. Must be longer than a server
                 waits for an absent trainer (--reader_absence).
+
+        Returns:
+            The stream, a context manager.
         """
         source = Source(run, sampling, worker, retry_timeout)
         stream = self._service.append(source)
@@ -297,11 +363,15 @@ class Client:
         """Reads recorded top-K sets.
 
         Args:
+            run: The run.
             slices: Ranges of positions. A sequence stands for all of its committed positions.
             log_probs: Whether to fetch the log-probs of the sets too, a third of the bytes. sis.reduce needs them,
                 sis.gather does not.
             keep_seconds: Seconds that the server keeps the sequences at least, from now and from each evaluate of these
                 records, unless they are released. At most 3600; 0: as long as there is space.
+
+        Returns:
+            The records, slice by slice.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
@@ -376,7 +446,15 @@ class Client:
         )
 
     def release(self, run: Run, sequences: Iterable[SequenceLike]) -> Released:
-        """Gives memory back at once, whoever fetched the sequences with keep_seconds. Idempotent."""
+        """Releases sequences: the server may delete them at once, whoever fetched them with keep_seconds. Idempotent.
+
+        Args:
+            run: The run.
+            sequences: The sequences, as names or with attempts.
+
+        Returns:
+            How many sequences were there.
+        """
         names = [SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)]
         response = self._service.Release(pb.ReleaseRequest(run=run.to_proto(), sequences=names))
         return Released(response.released_sequences, response.unknown)

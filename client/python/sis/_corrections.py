@@ -15,7 +15,12 @@ WEIGHTS = {"sampled": pb.WEIGHT_SAMPLED, "expected": pb.WEIGHT_EXPECTED}
 @dataclass(frozen=True)
 class Sis:
     """The modified ratio with another k (0: the request's) or another weight, "sampled" or
-    "expected". A k below the request's needs evaluate."""
+    "expected". A k below the request's needs evaluate.
+
+    Attributes:
+        top_k: k; 0: the request's.
+        weight: "sampled" or "expected".
+    """
 
     top_k: int = 0
     weight: str = "sampled"
@@ -23,7 +28,12 @@ class Sis:
 
 @dataclass(frozen=True)
 class SequenceMask:
-    """w at every position of a slice whose geometric mean of w lies in [lower, upper], else 0."""
+    """w at every position of a slice whose geometric mean of w lies in [lower, upper], else 0.
+
+    Attributes:
+        lower: Smallest geometric mean of w that counts.
+        upper: Largest geometric mean of w that counts.
+    """
 
     lower: float
     upper: float
@@ -37,18 +47,24 @@ Correction = Union[Sis, SequenceMask, Algorithm]
 @dataclass(frozen=True)
 class CorrectionTotals:
     """Totals of one correction. Its weight at a position is the factor of
-    advantage * grad log p(y)."""
+    advantage * grad log p(y).
 
-    # Scored positions.
+    Attributes:
+        positions: Scored positions.
+        touched: Scored positions with a weight other than w.
+        zeroed: Scored positions with weight 0.
+        weight: Sum of the weights.
+        weight_squared: Sum of their squares.
+        abs_log_weight: Sum of abs(log weight) where the weight is not 0, nats.
+        gradient_mass: Sum of abs(weight * advantage); 0 without advantages.
+    """
+
     positions: int = 0
-    # Scored positions with a weight other than w; scored positions with weight 0.
     touched: int = 0
     zeroed: int = 0
     weight: float = 0.0
     weight_squared: float = 0.0
-    # Sum of abs(log weight) where the weight is not 0, nats.
     abs_log_weight: float = 0.0
-    # Sum of abs(weight * advantage); 0 without advantages.
     gradient_mass: float = 0.0
 
     @property
@@ -60,7 +76,12 @@ class CorrectionTotals:
 @dataclass(frozen=True)
 class Histogram:
     """Positions by value: counts[i] is of values at most upper_bounds[i], and above the bound
-    before it; the last count has no bound."""
+    before it; the last count has no bound.
+
+    Attributes:
+        upper_bounds: Upper bounds of all counts but the last, ascending.
+        counts: Positions, one more than the bounds.
+    """
 
     upper_bounds: List[float]
     counts: List[int]
@@ -68,15 +89,20 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Distributions:
-    """Distributions over scored positions."""
+    """Distributions over scored positions.
 
-    # abs(log w), nats.
+    Attributes:
+        abs_log_ratio: abs(log w), nats.
+        log_envelope: Log-envelopes, nats.
+        residual_mass: Residual masses.
+        acceptance_probability: Acceptance probabilities.
+        ratios_beyond: By bound: positions with w below it (bounds under 1) or above it.
+    """
+
     abs_log_ratio: Histogram
-    # Nats.
     log_envelope: Histogram
     residual_mass: Histogram
     acceptance_probability: Histogram
-    # By bound: positions with w below it (bounds under 1) or above it.
     ratios_beyond: Dict[float, int]
 
     @staticmethod

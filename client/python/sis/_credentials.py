@@ -26,19 +26,24 @@ _LOCAL = re.compile(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:localhost|127(?:\.\d+){3
 @dataclass(frozen=True)
 class Credentials:
     """The identity of a client, and the authorities that it trusts (docs/security.md). Files
-    are in PEM."""
+    are in PEM.
 
-    # TLS: with ca, certificate or key it is on anyway.
+    Attributes:
+        tls: TLS: with ca, certificate or key it is on anyway.
+        ca: File of those whose certificates servers may have; empty: those that gRPC trusts.
+        certificate: File of the client's own certificate, which may say who it is.
+        key: File of the certificate's key.
+        token: Says who the client is.
+        token_file: File of the token, read again when it changes; not together with `token`.
+        plaintext_token: Sends the token in plain text to other machines too. Whoever sees it may use it.
+    """
+
     tls: bool = False
-    # File of those whose certificates servers may have; empty: those that gRPC trusts.
     ca: str = ""
-    # Files of the client's own certificate and its key, which may say who it is.
     certificate: str = ""
     key: str = ""
-    # Says who the client is. A file is read again when it changes: at most one of the two.
     token: str = ""
     token_file: str = ""
-    # Sends the token in plain text to other machines too. Whoever sees it may use it.
     plaintext_token: bool = False
 
     def __post_init__(self) -> None:
@@ -51,8 +56,12 @@ class Credentials:
 
     @staticmethod
     def from_environment() -> Credentials:
-        """Reads SIS_TLS (1), SIS_CA_FILE, SIS_CERTIFICATE_FILE, SIS_KEY_FILE, SIS_TOKEN,
-        SIS_TOKEN_FILE and SIS_PLAINTEXT_TOKEN (1). Unset variables leave the defaults."""
+        """Reads SIS_TLS (1), SIS_CA_FILE, SIS_CERTIFICATE_FILE, SIS_KEY_FILE, SIS_TOKEN, SIS_TOKEN_FILE and
+        SIS_PLAINTEXT_TOKEN (1). Unset variables leave the defaults.
+
+        Returns:
+            The credentials.
+        """
         value = lambda name: os.environ.get(f"SIS_{name}", "")
         return Credentials(
             tls=value("TLS") == "1",
@@ -65,8 +74,19 @@ class Credentials:
         )
 
     def channel(self, address: str, options: Sequence[Tuple[str, Any]]) -> grpc.Channel:
-        """ValueError if a token would travel to another machine in plain text, or a file is empty,
-        or not a regular one. OSError if a file can't be read."""
+        """Opens a channel. For this package.
+
+        Args:
+            address: gRPC target.
+            options: Channel arguments.
+
+        Returns:
+            The channel.
+
+        Raises:
+            ValueError: A token would travel to another machine in plain text, or a file is empty or not a regular file.
+            OSError: A file can't be read.
+        """
         has_token = bool(self.token or self.token_file)
         # Unix sockets stay within the machine's kernel: servers offer no TLS there.
         if not is_unix_socket(address) and (self.tls or self.ca or self.certificate):

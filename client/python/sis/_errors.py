@@ -12,6 +12,12 @@ class Error(Exception):
     library's)."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        """Makes an error.
+
+        Args:
+            code: gRPC's status code.
+            message: The server's message, or gRPC's.
+        """
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
@@ -55,11 +61,18 @@ class DeadlineExceeded(Error):
 
 
 class Refusal(NamedTuple):
-    """An entry of an append stream that the server did not take."""
+    """An entry of an append stream that the server did not take.
+
+    Attributes:
+        sequence: Id of the sequence.
+        attempt: Number of the attempt.
+        entry: "block [first, end)", "gap [first, end)" or "seal at length".
+        code: gRPC's status code.
+        message: What was wrong.
+    """
 
     sequence: str
     attempt: int
-    # "block [first, end)", "gap [first, end)" or "seal at length".
     entry: str
     code: grpc.StatusCode
     message: str
@@ -69,6 +82,11 @@ class AppendError(Error):
     """Entries that were refused since the last flush, in `refused`; all others are stored."""
 
     def __init__(self, refused: Sequence[Refusal]) -> None:
+        """Makes an error.
+
+        Args:
+            refused: The refused entries.
+        """
         first = refused[0]
         more = f" (and {len(refused) - 1} more refused)" if len(refused) > 1 else ""
         super().__init__(

@@ -21,17 +21,20 @@ from sis._wire.sums import merged, summed
 
 
 class Decision(enum.IntEnum):
-    """Values of Evaluation.decisions."""
+    """Values of Evaluation.decisions.
 
-    # Distributed as if the current policy had sampled it: modified ratio 1.
+    Attributes:
+        ACCEPTED: Distributed as if the current policy had sampled it: modified ratio 1.
+        REJECTED: Keeps its importance ratio.
+        OUTSIDE_TOP_K: Not in V_k: never accepted, keeps its importance ratio.
+        MISSING: Without a record: use the trainer's own ratio.
+        MASKED: Excluded by the mask.
+    """
+
     ACCEPTED = pb.DECISION_ACCEPTED
-    # Keeps its importance ratio.
     REJECTED = pb.DECISION_REJECTED
-    # Not in V_k: never accepted, keeps its importance ratio.
     OUTSIDE_TOP_K = pb.DECISION_OUTSIDE_TOP_K
-    # Without a record: use the trainer's own ratio.
     MISSING = pb.DECISION_MISSING
-    # Excluded by the mask.
     MASKED = pb.DECISION_MASKED
 
 
@@ -40,29 +43,49 @@ class Totals:
     """Sums over scored positions: those that are accepted, rejected or outside V_k.
 
     Rates and means are per scored position; NaN without scored positions.
+
+    Attributes:
+        accepted: Accepted positions.
+        rejected: Rejected positions.
+        outside_top_k: Positions whose token is not in V_k.
+        missing: Positions without a record.
+        envelope_violations: Scored positions whose log importance ratio exceeds the log-envelope although the token is
+            in V_k.
+        d: Sum of D, nats.
+        d_sis: Sum of D_SIS, nats.
+        log_envelope: Sum of the log-envelopes, nats.
+        residual_mass: Sum of the residual masses.
+        acceptance_probability: Sum of the acceptance probabilities a; 0 outside V_k.
+        expected_acceptance: Sum of (1 - residual mass) / envelope, the mean accept rate over the behaviour policy's
+            draws.
+        k3: Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour || current).
+        total_variation: Sum of the policies' total variation on V_k; 0 unless requested.
+        masked: Masked positions.
+        accept_rate: Share of scored positions that were accepted.
+        mean_d: Mean of D, nats.
+        mean_d_sis: Mean of D_SIS, nats.
+        mean_log_envelope: Mean of the log-envelopes, nats.
+        mean_residual_mass: Mean of the residual masses.
+        mean_acceptance_probability: The mean of a, 0 outside V_k: the accept rate without the noise of the draw.
+        mean_expected_acceptance: The mean of (1 - residual mass) / envelope: the accept rate without the noise of the
+            sampled tokens.
+        mean_k3: An estimate of KL(behaviour || current) per position, nats.
+        mean_total_variation: Mean of the policies' total variation on V_k.
     """
 
     accepted: int = 0
     rejected: int = 0
     outside_top_k: int = 0
     missing: int = 0
-    # Scored positions whose log importance ratio exceeds the log-envelope although the token is in V_k.
     envelope_violations: int = 0
-    # D and D_SIS, nats.
     d: float = 0.0
     d_sis: float = 0.0
-    # Sum of the log-envelopes, nats.
     log_envelope: float = 0.0
     residual_mass: float = 0.0
     acceptance_probability: float = 0.0
-    # Sum of (1 - residual mass) / envelope, the mean accept rate over the behaviour policy's draws.
     expected_acceptance: float = 0.0
-    # Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour ||
-    # current).
     k3: float = 0.0
-    # Sum of the policies' total variation on V_k; 0 unless requested.
     total_variation: float = 0.0
-    # Masked positions.
     masked: int = 0
 
     def __add__(self, other: Totals) -> Totals:
@@ -70,64 +93,72 @@ class Totals:
 
     @property
     def scored(self) -> int:
+        """Positions that are accepted, rejected or outside V_k."""
         return self.accepted + self.rejected + self.outside_top_k
 
     accept_rate = per_scored("accepted")
-    # D and D_SIS, nats.
     mean_d = per_scored("d")
     mean_d_sis = per_scored("d_sis")
-    # Nats.
     mean_log_envelope = per_scored("log_envelope")
     mean_residual_mass = per_scored("residual_mass")
-    # The mean of a, 0 outside V_k: the accept rate without the noise of the draw.
     mean_acceptance_probability = per_scored("acceptance_probability")
-    # The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled
-    # tokens.
     mean_expected_acceptance = per_scored("expected_acceptance")
-    # An estimate of KL(behaviour || current) per position, nats.
     mean_k3 = per_scored("k3")
     mean_total_variation = per_scored("total_variation")
 
 
 @dataclass(frozen=True)
 class PrefixPoint:
-    """Sums of Totals as if only the top_k most probable slots were used."""
+    """Sums of Totals as if only the top_k most probable slots were used.
+
+    Attributes:
+        top_k: k, the slots that are used.
+        residual_mass: Sum of the residual masses.
+        expected_acceptance: Sum of (1 - residual mass) / envelope.
+        positions: Scored positions, over which the sums are.
+    """
 
     top_k: int
     residual_mass: float
     expected_acceptance: float
-    # Scored positions, over which the sums are.
     positions: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """The totals of one draw over all evaluations of all ranks. Each position counts once."""
+    """The totals of one draw over all evaluations of all ranks. Each position counts once.
+
+    Attributes:
+        totals: Sums over the positions.
+        sequences: Different (sequence, attempt) with at least one position counted.
+        distributions: None unless list_steps requested it for this draw.
+        ages: By age in policy versions, ascending; only classes with positions. Records ahead of the current version
+            are last.
+        corrections: "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
+        missing: totals.missing by reason, without zeros.
+        prefix_curve: One point for each k that evaluations of this draw requested, ascending; each over the positions
+            of the evaluations that requested it.
+        uncounted_positions: Positions that the totals omit, because the server had no memory for them. Each evaluation
+            of a position counts.
+        uncounted_prefix_positions: Positions that points of the prefix curve omit, for each point.
+        uncounted_correction_positions: Positions that observed corrections omit, for each correction.
+        begun_at: Time of the first evaluation, in seconds since 1970-01-01 00:00 UTC.
+        ended_at: Time of the last evaluation, in seconds since 1970-01-01 00:00 UTC.
+        unanswered: See Runs.unanswered.
+    """
 
     totals: Totals
-    # Different (sequence, attempt) with at least one position counted.
     sequences: int
-    # None unless list_steps requested it for this draw.
     distributions: Optional[Distributions] = None
-    # By age in policy versions, ascending; only classes with positions. Records ahead of the current version are last.
     ages: Tuple[AgeTotals, ...] = ()
-    # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
-    # totals.missing by reason, without zeros.
     missing: Mapping[MissingReason, int] = field(default_factory=dict)
-    # One point for each k that evaluations of this draw requested, ascending; each over the positions
-    # of the evaluations that requested it.
     prefix_curve: Tuple[PrefixPoint, ...] = ()
-    # Positions that the totals above omit, because the server had no memory for them. Each evaluation of a
-    # position counts. The other two count positions that points of the prefix curve and observed
-    # corrections omit, for each point and each correction.
     uncounted_positions: int = 0
     uncounted_prefix_positions: int = 0
     uncounted_correction_positions: int = 0
-    # The first evaluation and the last, in seconds since 1970-01-01 00:00 UTC.
     begun_at: float = 0.0
     ended_at: float = 0.0
-    # See Runs.unanswered.
     unanswered: Tuple[int, ...] = ()
 
     @staticmethod
@@ -144,6 +175,12 @@ class Steps(Dict[int, Step]):
     """Steps by draw. The draw that began last is last."""
 
     def __init__(self, steps: Mapping[int, Step], unanswered: Iterable[int] = ()) -> None:
+        """Makes the steps.
+
+        Args:
+            steps: By draw; the step that began last is last.
+            unanswered: As in Runs.
+        """
         super().__init__(steps)
         # See Runs.unanswered.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
@@ -164,36 +201,41 @@ _DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OU
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The result over N evaluated positions, slice by slice. Outputs that were not requested are None."""
+    """The result over N evaluated positions, slice by slice. Outputs that were not requested are None.
 
-    # bool [N]: decision is ACCEPTED.
+    Attributes:
+        accepted: bool [N]: decision is ACCEPTED.
+        decisions: uint8 [N], see Decision.
+        ratios: float32 [N]: the modified ratio, 1 if accepted, otherwise p(y)/q(y).
+        log_ratios: float32 [N], nats: the logarithm of `ratios`; -inf for 0.
+        acceptance_probabilities: float32 [N]: the acceptance probability; 0 outside V_k, missing or masked.
+        surrogates: float32 [N]: g, which replaces the ratio in the algorithm's formula; 0 where masked.
+        coefficients: float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0 where
+            masked. With weight "expected" the same formula is used at the mean ratio. Its dependence on p through the
+            acceptance probability is ignored, so it is not a derivative.
+        totals: Sums over all positions.
+        slice_totals: One per slice, in order.
+        prefix_curve: One per requested k, over all N positions.
+        missing: Ranges without a record.
+        newly_counted: Positions of this draw that no call had counted before.
+        log_ratio_sums: With Gspo, one per slice: its addend of the sequence's sum. Otherwise empty.
+        corrections: With EvaluateOptions.observe: "plain", "clipped", "applied" and the observed corrections, by name.
+            Otherwise empty.
+    """
+
     accepted: np.ndarray
-    # uint8 [N], see Decision.
     decisions: Optional[np.ndarray]
-    # float32 [N]: the modified ratio, 1 if accepted, otherwise p(y)/q(y).
     ratios: Optional[np.ndarray]
-    # float32 [N], nats: the logarithm of `ratios`; -inf for 0.
     log_ratios: Optional[np.ndarray]
-    # float32 [N]: the acceptance probability; 0 outside V_k, missing or masked.
     acceptance_probabilities: Optional[np.ndarray]
-    # float32 [N]: g, which replaces the ratio in the algorithm's formula; 0 where masked.
     surrogates: Optional[np.ndarray]
-    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0
-    # where masked. With weight "expected" the same formula is used at the mean ratio. Its dependence on p
-    # through the acceptance probability is ignored, so it is not a derivative.
     coefficients: Optional[np.ndarray]
     totals: Totals
-    # One per slice, in order.
     slice_totals: Tuple[Totals, ...]
-    # One per requested k, over all N positions.
     prefix_curve: Tuple[PrefixPoint, ...]
     missing: Tuple[MissingRange, ...]
-    # Positions of this draw that no call had counted before.
     newly_counted: int
-    # With Gspo, one per slice: its addend of the sequence's sum. Otherwise empty.
     log_ratio_sums: Tuple[LogRatioSum, ...]
-    # With EvaluateOptions.observe: "plain", "clipped", "applied" and the observed corrections, by name.
-    # Otherwise empty.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
 
     @staticmethod

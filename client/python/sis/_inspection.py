@@ -16,17 +16,23 @@ from sis._wire.messages import read
 
 @dataclass(frozen=True)
 class ListedSequence:
-    """A sequence that a server has in memory."""
+    """A sequence that a server has in memory.
+
+    Attributes:
+        sequence: The sequence.
+        committed_length: One past the highest position.
+        positions: Fewer where blocks have not come.
+        sealed: Whether the sequence is sealed.
+        unread: No trainer has fetched or evaluated it. False where a store keeps what is evicted.
+        policy_version: The newest of its positions.
+        bytes: Bytes that it uses.
+    """
 
     sequence: SequenceRef
-    # One past the highest position.
     committed_length: int
-    # Fewer where blocks have not come.
     positions: int
     sealed: bool
-    # No trainer has fetched or evaluated it. False where a store keeps what is evicted.
     unread: bool
-    # The newest of its positions.
     policy_version: int
     bytes: int
 
@@ -41,26 +47,37 @@ class Sequences(List[ListedSequence]):
         unanswered: Iterable[int] = (),
         store_keeps_evicted: bool = False,
     ) -> None:
+        """Makes a page.
+
+        Args:
+            sequences: The sequences.
+            more: Whether further sequences follow.
+            unanswered: As in Runs.
+            store_keeps_evicted: Whether a store keeps evicted sequences, which are not listed.
+        """
         super().__init__(sequences)
-        # Whether there are more after these.
         self.more = more
-        # As in Runs.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
-        # Whether a store keeps evicted sequences, which are not listed.
         self.store_keeps_evicted = store_keeps_evicted
 
 
 @dataclass(frozen=True)
 class InspectedSequence:
-    """A sequence that Client.inspect_sequence can open."""
+    """A sequence that Client.inspect_sequence can open.
+
+    Attributes:
+        sequence: The sequence.
+        draw: The draw of the values that are kept.
+        positions: Number and totals of the positions that are kept.
+        totals: Sums over its positions.
+        cut_begin: As in SequenceInspection.
+        cut_end: Positions at the end that are left out.
+    """
 
     sequence: SequenceRef
-    # The draw of the values that are kept.
     draw: int
-    # Number and totals of the positions that are kept.
     positions: int
     totals: Totals
-    # As in SequenceInspection.
     cut_begin: int
     cut_end: int
 
@@ -68,7 +85,14 @@ class InspectedSequence:
 @dataclass(frozen=True)
 class TokenCounts:
     """How often a token was accepted and rejected in the sequences that are kept. Each count is too
-    high by at most max_error."""
+    high by at most max_error.
+
+    Attributes:
+        token_id: The token.
+        accepted: Accepted positions with this token.
+        rejected: Rejected positions with this token.
+        max_error: The largest error of the counts.
+    """
 
     token_id: int
     accepted: int
@@ -78,7 +102,15 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A position with a large |log w|, nats."""
+    """A position with a large |log w|, nats.
+
+    Attributes:
+        sequence: The sequence.
+        position: The position.
+        token_id: The sampled token.
+        draw: The optimiser step.
+        log_ratio: log w, nats.
+    """
 
     sequence: SequenceRef
     position: int
@@ -89,15 +121,18 @@ class Deviation:
 
 @dataclass(frozen=True)
 class RunInspection:
-    """Sequences, tokens and positions of a run that stand out."""
+    """Sequences, tokens and positions of a run that stand out.
 
-    # By id.
+    Attributes:
+        sequences: By id.
+        tokens: By how much more frequent they are among the rejected than among the accepted, most first.
+        deviations: Largest |log w| first.
+        unanswered: As in Runs.
+    """
+
     sequences: Tuple[InspectedSequence, ...]
-    # By how much more frequent they are among the rejected than among the accepted, most first.
     tokens: Tuple[TokenCounts, ...]
-    # Largest |log w| first.
     deviations: Tuple[Deviation, ...]
-    # As in Runs.
     unanswered: Tuple[int, ...] = ()
 
 
@@ -116,37 +151,47 @@ _WIDE = ("top_k_ids", "top_k_log_probs", "current_log_probs")
 @dataclass(frozen=True, eq=False)
 class SequenceInspection:
     """The record and last evaluated values of T consecutive positions of a sequence. If a decision is 0, the
-    position was not evaluated, and its other values have no meaning."""
+    position was not evaluated, and its other values have no meaning.
+
+    Attributes:
+        draw: The optimiser step of the last evaluation.
+        first_position: The first position of the arrays.
+        decisions: uint8 [T], see Decision.
+        missing_reasons: uint8 [T], a MissingReason where the decision is MISSING, otherwise 0.
+        sampled_ids: int32 [T].
+        sampled_log_probs: float32 [T]. log q of the sampled tokens, as recorded, and log w.
+        log_ratios: float32 [T], nats.
+        acceptance_probabilities: float32 [T]. a, log M and xi.
+        log_envelopes: float32 [T], nats.
+        residual_masses: float32 [T].
+        uniforms: float64 [T], in [0, 1). Accepted if below a.
+        staleness: int64 [T]. Policy versions behind the one that was current; negative: ahead of it.
+        top_k_ids: int32 [T, K] and float32 [T, K]: the record.
+        top_k_log_probs: float32 [T, K], nats.
+        current_log_probs: float32 [T, K]. The current policy's at the same slots; NaN where it is not known.
+        cut_begin: Range [cut_begin, cut_end) of the positions that were evaluated in this draw without space in
+            --inspected_bytes. Both are 0 if there are none.
+        cut_end: Positions at the end that are left out.
+        annotation: Annotation of the seal; None without one.
+    """
 
     draw: int
     first_position: int
-    # uint8 [T], see Decision.
     decisions: np.ndarray
-    # uint8 [T], a MissingReason where the decision is MISSING, otherwise 0.
     missing_reasons: np.ndarray
-    # int32 [T].
     sampled_ids: np.ndarray
-    # float32 [T]. log q of the sampled tokens, as recorded, and log w.
     sampled_log_probs: np.ndarray
     log_ratios: np.ndarray
-    # float32 [T]. a, log M and xi.
     acceptance_probabilities: np.ndarray
     log_envelopes: np.ndarray
     residual_masses: np.ndarray
-    # float64 [T], in [0, 1). Accepted if below a.
     uniforms: np.ndarray
-    # int64 [T]. Policy versions behind the one that was current; negative: ahead of it.
     staleness: np.ndarray
-    # int32 [T, K] and float32 [T, K]: the record.
     top_k_ids: np.ndarray
     top_k_log_probs: np.ndarray
-    # float32 [T, K]. The current policy's at the same slots; NaN where it is not known.
     current_log_probs: np.ndarray
-    # Range [cut_begin, cut_end) of the positions that were evaluated in this draw without space in --inspected_bytes.
-    # Both are 0 if there are none.
     cut_begin: int
     cut_end: int
-    # Annotation of the seal; None without one.
     annotation: Optional[Annotation] = None
 
     @staticmethod

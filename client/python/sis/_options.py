@@ -18,42 +18,50 @@ from sis.v1 import ratio_service_pb2 as pb
 
 
 class LogRatioSum(NamedTuple):
-    """The sum of the log of the modified ratio over unmasked positions. Add the sums of several machines."""
+    """The sum of the log of the modified ratio over unmasked positions. Add the sums of several machines.
 
-    # In units of 2^-30 nats.
+    Attributes:
+        log_ratio: Sum of log ratios, in units of 2^-30 nats.
+        positions: Number of positions of the sum.
+    """
+
     log_ratio: int
     positions: int
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluateOptions:
-    """Arrays are [N], one element per position, slice by slice."""
+    """Arrays are [N], one element per position, slice by slice.
 
-    # "sampled": the modified ratio is 1 if accepted, otherwise w. "expected": its mean over the draw,
-    # a + (1 - a) w.
+    Attributes:
+        weight: "sampled": the modified ratio is 1 if accepted, otherwise w. "expected": its mean over the draw, a + (1
+            - a) w.
+        mask: The loss mask, booleans: false where the policy did not generate the token, or it is not trained on. Such
+            positions are MASKED and don't count; the page and sisctl show them as not in the loss.
+        own_log_probs: The trainer's own log q of the sampled tokens, for the ratios of MISSING positions. There
+            evaluate's sampled_log_probs must be of the trainer's own tokens, which sis.gather takes.
+        decoupled_log_probs: With three policies, log p of the sampled tokens under the current policy. evaluate's other
+            values are then the proximal policy's.
+        algorithm: For the outputs "surrogates" and "coefficients".
+        advantages: float32 [N], one per position.
+        sampled_ids: The tokens of the trainer's batch. FailedPrecondition names the first position where another token
+            is recorded.
+        log_ratio_sums: With Gspo, one per slice: the sums of whole sequences, if other machines have parts of them.
+        observe: Corrections to observe in addition, by the names of their metrics. Evaluation.corrections has the sums
+            of each over the same ratios.
+    """
+
     weight: str = "sampled"
-    # The loss mask, booleans: false where the policy did not generate the token, or it is not trained
-    # on. Such positions are MASKED and don't count; the page and sisctl show them as not in the loss.
     mask: Optional[ArrayLike] = None
-    # The trainer's own log q of the sampled tokens, for the ratios of MISSING positions. There
-    # evaluate's sampled_log_probs must be of the trainer's own tokens, which sis.gather takes.
     own_log_probs: Optional[ArrayLike] = None
-    # With three policies, log p of the sampled tokens under the current policy. evaluate's other
-    # values are then the proximal policy's.
     decoupled_log_probs: Optional[ArrayLike] = None
-    # For the outputs "surrogates" and "coefficients".
     algorithm: Optional[Algorithm] = None
     advantages: Optional[ArrayLike] = None
-    # The tokens of the trainer's batch. FailedPrecondition names the first position where another token
-    # is recorded.
     sampled_ids: Optional[ArrayLike] = None
-    # With Gspo, one per slice: the sums of whole sequences, if other machines have parts of them.
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
-    # Corrections to observe in addition, by the names of their metrics. Evaluation.corrections has the
-    # sums of each over the same ratios.
     observe: Mapping[str, Correction] = field(default_factory=dict)
 
-    def needs_one_request(self, slices: Sequence[Slice]) -> bool:
+    def _needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Returns True if an output depends on the whole batch, which then must not be split.
 
         These are Clip-Cov's choice, and Gspo's sums if a sequence has several slices and its sum is not given.
@@ -62,7 +70,7 @@ class EvaluateOptions:
             return len({(part.sequence, part.attempt) for part in slices}) < len(slices)
         return isinstance(self.algorithm, _algorithms.ClipCov)
 
-    def checked(self, slices: Sequence[Slice], length: int, vocabulary_size: int) -> EvaluateOptions:
+    def _checked(self, slices: Sequence[Slice], length: int, vocabulary_size: int) -> EvaluateOptions:
         """Returns these options with the numpy arrays that are sent. Raises ValueError if an array does not fit
         `length` positions."""
         if self.weight not in _corrections.WEIGHTS:
@@ -82,15 +90,15 @@ class EvaluateOptions:
             checked["sampled_ids"] = _packed_ids(ids, checked.get("mask"), vocabulary_size)
         return replace(self, **checked)
 
-    def write_whole(self, request: pb.EvaluateRequest) -> None:
+    def _write_whole(self, request: pb.EvaluateRequest) -> None:
         """Writes the fields that are equal in all requests of a batch. The options must be checked."""
         request.weight = _corrections.WEIGHTS[self.weight]
         if self.algorithm is not None:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
         request.observe.extend(_corrections.to_proto(self.observe))
 
-    def write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
-        """Writes the other fields, except `arrays`, for the slices of `batch`. The options must be checked."""
+    def _write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
+        """Writes the other fields, except `_arrays`, for the slices of `batch`. The options must be checked."""
         if self.mask is not None:
             request.mask = self.mask[batch.rows].tobytes()  # type: ignore[index]
         if self.decoupled_log_probs is not None:
@@ -99,7 +107,7 @@ class EvaluateOptions:
             for message, number in zip(request.slices, batch.numbers):
                 message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))
 
-    def arrays(self, rows: Selection) -> Dict[str, np.ndarray]:
+    def _arrays(self, rows: Selection) -> Dict[str, np.ndarray]:
         """Returns the arrays of these positions, by field of a request. The options must be checked."""
         own = {name: getattr(self, name) for name in ("own_log_probs", "advantages", "sampled_ids")}
         return {name: values[rows] for name, values in own.items() if values is not None}

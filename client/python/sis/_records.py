@@ -17,13 +17,26 @@ _Element = TypeVar("_Element")
 
 
 class SequenceRef(NamedTuple):
-    """One attempt at one response. Wherever one is taken, a plain string stands for attempt 0."""
+    """One attempt at one response. Wherever one is taken, a plain string stands for attempt 0.
+
+    Attributes:
+        id: Id of the sequence.
+        attempt: Number of the attempt.
+    """
 
     id: str
     attempt: int = 0
 
     @staticmethod
     def of(sequence: SequenceLike) -> SequenceRef:
+        """Returns the reference of a name, or of a name and an attempt.
+
+        Args:
+            sequence: The name, the reference, or the pair.
+
+        Returns:
+            The reference.
+        """
         return SequenceRef(sequence) if isinstance(sequence, str) else SequenceRef(*sequence)
 
     def to_proto(self) -> pb.SequenceRef:
@@ -44,13 +57,20 @@ def listed(name: str, values: Iterable[_Element]) -> List[_Element]:
 @dataclass(frozen=True)
 class Slice:
     """The positions [first_position, first_position + length) of one sequence. Length 0: up to the
-    length that the sequence is sealed at, or else the committed length."""
+    length that the sequence is sealed at, or else the committed length.
+
+    Attributes:
+        sequence: Id of the sequence.
+        first_position: The first position.
+        length: Number of positions; 0: all.
+        attempt: Number of the attempt.
+        record_digest: Set by fetch_top_k, checked by evaluate: a change of the records in between is then an error.
+    """
 
     sequence: str
     first_position: int = 0
     length: int = 0
     attempt: int = 0
-    # Set by fetch_top_k, checked by evaluate: a change of the records in between is then an error.
     record_digest: Optional[int] = None
 
     def to_proto(self) -> pb.Slice:
@@ -67,7 +87,22 @@ class Slice:
 
 
 class MissingReason(enum.IntEnum):
-    """Why a position has no record."""
+    """Why a position has no record.
+
+    Attributes:
+        UNSPECIFIED: Not given.
+        NEVER_ARRIVED: No worker has sent it.
+        EVICTED: The server needed its space.
+        EXPIRED: The run's time to live has passed.
+        STALE: It is older than the run's max_staleness.
+        RELEASED: A trainer released it.
+        STORE_DOWN: Its replica or store is unreachable.
+        CORRUPT: Its bytes in the store are damaged.
+        INVALID_LOG_PROB: The engine's log-probs are no valid record.
+        NO_LOG_PROB: The engine returned no log-prob.
+        INFINITE_LOG_PROB: The engine returned an infinite log-prob.
+        UNKNOWN_VERSION: The version of its weights is unknown.
+    """
 
     UNSPECIFIED = pb.MISSING_REASON_UNSPECIFIED
     NEVER_ARRIVED = pb.MISSING_REASON_NEVER_ARRIVED
@@ -88,6 +123,12 @@ class MissingRange(NamedTuple):
     no record.
 
     Length 0, from fetch_top_k of a whole sequence: nothing of it is there, for this reason.
+
+    Attributes:
+        slice: Number of the slice.
+        first_position: The first position.
+        length: Number of positions.
+        reason: Why they have no record.
     """
 
     slice: int
@@ -100,29 +141,32 @@ class MissingRange(NamedTuple):
 class TopKRecords:
     """The behaviour policy's recorded top-K sets over the N positions of `slices`, slice by slice.
 
-    Of the sets there are the S slots that are used, one position's after the other's, as `counts` says;
-    `ids` and `log_probs` are made of them when they are first looked at. A position without a record
-    has no slots, the sampled id -1 and the sampled log-prob NaN.
+    Arrays with S elements hold the used slots, position after position; `counts` is their number per position. `ids` and
+    `log_probs` are made when they are first read. A position without a record has no slots, the sampled id -1 and the
+    sampled log-prob NaN.
+
+    Attributes:
+        slices: With lengths and record digests filled in.
+        counts: uint8 [N]: how many slots each position uses; 0 where there is no record.
+        used_ids: int32 [S]: their ids.
+        sampled_ids: int32 [N]: the sampled tokens.
+        sampled_log_probs: float32 [N], nats: the sampled tokens' behaviour log-probs, as recorded.
+        fetched_log_probs: float32 [S], nats: the behaviour log-probs of the used slots; None if they were not fetched.
+        missing: Ranges without a record.
+        top_k: K.
+        keep_seconds: Seconds for which the server keeps them after fetch_top_k and after each evaluate, at least.
+        mass: RunConfig.mass: between 0 and 1, a set that reaches it doesn't tell what else there was.
     """
 
-    # With lengths and record digests filled in.
     slices: Tuple[Slice, ...]
-    # uint8 [N]: how many slots each position uses; 0 where there is no record.
     counts: np.ndarray
-    # int32 [S]: their ids.
     used_ids: np.ndarray
-    # int32 [N]: the sampled tokens.
     sampled_ids: np.ndarray
-    # float32 [N], nats: the sampled tokens' behaviour log-probs, as recorded.
     sampled_log_probs: np.ndarray
-    # float32 [S], nats: the behaviour log-probs of the used slots; None if they were not fetched.
     fetched_log_probs: Optional[np.ndarray] = None
     missing: Tuple[MissingRange, ...] = ()
-    # K.
     top_k: int = 0
-    # Seconds for which the server keeps them after fetch_top_k and after each evaluate, at least.
     keep_seconds: float = 0.0
-    # RunConfig.mass: between 0 and 1, a set that reaches it doesn't tell what else there was.
     mass: float = 0.0
 
     @staticmethod
@@ -133,7 +177,18 @@ class TopKRecords:
         log_probs: Optional[np.ndarray] = None,
         sampled_log_probs: Optional[np.ndarray] = None,
     ) -> TopKRecords:
-        """Of sets [N, K] whose unused slots are last, and hold the id -1."""
+        """Makes records of sets [N, K].
+
+        Args:
+            slices: The slices.
+            ids: int32 [N, K]; unused slots are last, and hold -1.
+            sampled_ids: int32 [N].
+            log_probs: float32 [N, K], nats; None: not known.
+            sampled_log_probs: float32 [N], nats; None: not known.
+
+        Returns:
+            The records.
+        """
         used = ids >= 0
         if sampled_log_probs is None:
             sampled_log_probs = np.full(len(ids), np.nan, np.float32)
@@ -184,8 +239,14 @@ class TopKRecords:
         return present
 
     def rows(self, index: int) -> slice:
-        """Where slice number `index` stands in the arrays: `records.ids[records.rows(2)]` is [its
-        length, K]."""
+        """Returns where a slice stands in the arrays: `records.ids[records.rows(2)]` is [its length, K].
+
+        Args:
+            index: Number of the slice.
+
+        Returns:
+            The rows.
+        """
         return slice(int(self._starts[index]), int(self._starts[index]) + self.slices[index].length)
 
     @functools.cached_property
@@ -193,16 +254,30 @@ class TopKRecords:
         return np.cumsum([0] + [part.length for part in self.slices])
 
     def select(self, indices: Sequence[int]) -> TopKRecords:
-        """The records of these slices alone, in this order: a mini-batch, or one rank's share."""
+        """Returns the records of some slices: a mini-batch, or one rank's share.
+
+        Args:
+            indices: Numbers of the slices, in the new order.
+
+        Returns:
+            The records.
+        """
         return self.cut([(index, 0, self.slices[index].length) for index in indices])
 
     def cut(self, parts: Sequence[Tuple[int, int, int]]) -> TopKRecords:
-        """The records of parts of slices, in this order: of slice number `index` the `length` rows from
-        row `first` of it on, each (index, first, length): what a rank of sequence parallelism holds.
-        Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it.
-        Parts that follow each other are views of the same arrays; others are copies.
+        """Returns the records of parts of slices, as a rank of sequence parallelism holds them.
 
-        ValueError for a part that is empty or not within its slice.
+        Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it. Parts that follow
+        each other are views of the same arrays; others are copies.
+
+        Args:
+            parts: The parts in the new order: number of the slice, first row in it, and number of rows.
+
+        Returns:
+            The records.
+
+        Raises:
+            ValueError: A part is empty, or not within its slice.
         """
         missing_of = collections.defaultdict(list)
         for missing in self.missing:

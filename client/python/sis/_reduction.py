@@ -16,17 +16,23 @@ _FLUSHED_BELOW = 2.0**-100
 
 
 def gather(records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[ArrayLike] = None) -> Tuple[Any, Any]:
-    """The current policy's log-probs at the recorded ids.
+    """Returns the current policy's log-probs at the recorded ids.
 
-    log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with
-    the sampling settings of the rollout). Returns log_probs [N, K] and sampled_log_probs [N],
-    float32, both of the same kind and on the same device as the input, without gradients. In
-    log_probs, unused slots and missing positions hold the value of token 0; the service ignores
-    them.
-    sampled_ids: int [N], the trainer's own tokens: they stand in where no token is recorded. Where
-    there is none at all (-1, or no sampled_ids) sampled_log_probs is NaN. The service ignores that
-    too, unless options.own_log_probs ask for the ratios of missing positions: then it refuses a
-    NaN, as any other number would make a wrong ratio.
+    Args:
+        records: Result of fetch_top_k.
+        log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with the sampling
+            settings of the rollout).
+        sampled_ids: int [N], the trainer's own tokens, used where no token is recorded.
+
+    Returns:
+        log_probs [N, K] and sampled_log_probs [N], float32, of the input's kind and on its device, without gradients.
+        In log_probs, unused slots and missing positions hold the value of token 0, which the service ignores.
+        sampled_log_probs is NaN where there is no token (-1, or no `sampled_ids`). The service ignores that too, unless
+        options.own_log_probs ask for the ratios of missing positions: then it refuses NaN, as any other number would
+        make a wrong ratio.
+
+    Raises:
+        ValueError: A shape is wrong, or a token is not in the vocabulary.
     """
     shape = tuple(np.shape(log_softmax))
     if len(shape) != 2 or shape[0] != len(records):
@@ -69,14 +75,21 @@ def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
-    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate with the same
-    top_k.
+    """Reduces log-probs to what evaluate takes in the place of log_probs, with the same top_k.
 
-    log_probs: [N, K], nats, at records.ids; unused slots may hold anything; or [S], at
-    records.used_ids. top_k: use only the k
-    most probable slots; 0: all. The log-envelopes have the bits that the service itself computes
-    from these log-probs (numerics.md, section 5), so the decisions are the same; the covered
-    masses, which decide nothing, agree to rounding. Tensors stay on their device.
+    The log-envelopes have the bits that the service computes from these log-probs (docs/numerics.md, section 5), so the
+    decisions are the same; the covered masses, which decide nothing, agree to rounding. Tensors stay on their device.
+
+    Args:
+        records: Result of fetch_top_k, with log-probs.
+        log_probs: [N, K], nats, at records.ids, where unused slots may hold anything; or [S] at records.used_ids.
+        top_k: Use only the k most probable slots; 0: all K.
+
+    Returns:
+        Log-envelopes [N] (nats) and covered masses [N], float32.
+
+    Raises:
+        ValueError: A shape is wrong, or top_k is larger than K.
     """
     total, slots = records.log_probs.shape
     if not 0 <= top_k <= slots:

@@ -27,31 +27,36 @@ def label_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The configuration of a run, which never changes. Limits are in RunConfig of proto/sis/v1/run.proto."""
+    """The configuration of a run, which never changes. Limits are in RunConfig of proto/sis/v1/run.proto.
 
-    # Keys the accept/reject draws.
+    Attributes:
+        seed: Keys the accept/reject draws.
+        vocabulary_size: Token ids are in [0, vocabulary_size).
+        top_k: K, the slots per position.
+        max_staleness: Maximum staleness in policy versions; older positions are MISSING (STALE). None: no limit.
+        time_to_live: Seconds after which an untouched sequence is dropped. 0: never.
+        byte_quota: Maximum bytes of the run's sequences. 0: only the server's budget limits them.
+        log_prob_encoding: Encoding of the log-probs of V_K: "float32" (exact), or "fixed16" (16 bits, rounded down).
+        task: Name of the task, for people and dashboards.
+        algorithm: Name of the algorithm, for people and dashboards.
+        model: Name of the model, for people and dashboards.
+        evict_unread: True: when memory is short, evict the least recently used sequences. False: evict only sequences
+            that a trainer has read, and others only if nothing of the run was fetched or evaluated for long.
+        mass: Strictly between 0 and 1: each set is cut where its probabilities reach this sum. It then has only the
+            slots that the position needs, at most top_k. 0 and 1: no cut.
+    """
+
     seed: int
-    # Token ids are in [0, vocabulary_size).
     vocabulary_size: int
-    # K, the slots per position.
     top_k: int
-    # Maximum staleness in policy versions; older positions are MISSING (STALE). None: no limit.
     max_staleness: Optional[int] = None
-    # Seconds after which an untouched sequence is dropped. 0: never.
     time_to_live: float = 0.0
-    # Maximum bytes of the run's sequences. 0: only the server's budget limits them.
     byte_quota: int = 0
-    # Encoding of the log-probs of V_K: "float32" (exact), or "fixed16" (16 bits, rounded down).
     log_prob_encoding: str = "fixed16"
-    # For people and dashboards.
     task: str = ""
     algorithm: str = ""
     model: str = ""
-    # True: when memory is short, evict the least recently used sequences. False: evict only sequences
-    # that a trainer has read, and others only if nothing of the run was fetched or evaluated for long.
     evict_unread: bool = False
-    # Strictly between 0 and 1: each set is cut where its probabilities reach this sum. It then has only
-    # the slots that the position needs, at most top_k. 0 and 1: no cut.
     mass: float = 0.0
 
     def __post_init__(self) -> None:
@@ -72,7 +77,13 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """One incarnation of a run, the argument of other calls. Calls of a superseded incarnation are refused."""
+    """One incarnation of a run, the argument of other calls. Calls of a superseded incarnation are refused.
+
+    Attributes:
+        id: The run's id.
+        incarnation: Number of the incarnation, from 1.
+        config: The run's settings.
+    """
 
     id: str
     incarnation: int
@@ -83,7 +94,14 @@ class Run:
 
 
 class Verdict(enum.IntEnum):
-    """The health of a run."""
+    """The health of a run.
+
+    Attributes:
+        UNSPECIFIED: Not given.
+        HEALTHY: Nothing is wrong.
+        WORTH_A_LOOK: Something is unusual.
+        BROKEN: Something is wrong.
+    """
 
     UNSPECIFIED = pb.VERDICT_UNSPECIFIED
     HEALTHY = pb.VERDICT_HEALTHY
@@ -93,48 +111,59 @@ class Verdict(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem of a run."""
+    """A problem of a run.
 
-    # The name of the rule's alert and of its runbook.
+    Attributes:
+        rule: The name of the rule's alert and of its runbook.
+        verdict: How bad it is.
+        reason: What was measured, for people.
+        action: What to do, for people.
+    """
+
     rule: str
     verdict: Verdict
-    # For people: the measurement, and what to do.
     reason: str
     action: str
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run and its state on the server."""
+    """A run and its state on the server.
+
+    Attributes:
+        run: The run.
+        policy_version: The current policy version.
+        sequences: Sequences held.
+        sealed_sequences: Sequences held that are sealed.
+        positions: Number of positions.
+        bytes: Bytes charged to quota and budget.
+        kept_sequences: Number of sequences kept because of keep_seconds.
+        last_draw: The last evaluated draw; None before the first.
+        last_totals: Totals of the last draw.
+        last_evaluated_at: Time of the last evaluation, in seconds since 1970-01-01 00:00 UTC.
+        unread_sequences: Number of sequences that no fetch or evaluation has named yet. 0 if the server has a store.
+        owner: The creator of the run; empty on a server without authentication.
+        verdict: The verdict of the worst finding.
+        findings: What is wrong, the worst first.
+        sampling: The sampling of the append stream opened last; None if none was opened since the server started.
+        version_labels: Policy versions by the label that the trainer announced them with; the last 1,024.
+    """
 
     run: Run
     policy_version: int
-    # Number of sequences, and of sealed ones.
     sequences: int
     sealed_sequences: int
-    # Number of positions.
     positions: int
-    # Bytes charged to quota and budget.
     bytes: int
-    # Number of sequences kept because of keep_seconds.
     kept_sequences: int
-    # The last evaluated draw; None before the first.
     last_draw: Optional[int]
-    # Its totals.
     last_totals: Optional[Totals]
-    # Seconds since 1970-01-01 00:00 UTC.
     last_evaluated_at: Optional[float]
-    # Number of sequences that no fetch or evaluation has named yet. 0 if the server has a store.
     unread_sequences: int
-    # The creator of the run; empty on a server without authentication.
     owner: str
-    # The verdict of the worst finding.
     verdict: Verdict
-    # Worst first.
     findings: Tuple[Finding, ...]
-    # The sampling of the append stream opened last; None if none was opened since the server started.
     sampling: Optional[Sampling]
-    # Policy versions by the label that the trainer announced them with; the last 1,024.
     version_labels: Dict[str, int]
 
     @staticmethod
@@ -149,6 +178,13 @@ class Runs(List[RunStatus]):
     """Runs in the order of their ids."""
 
     def __init__(self, runs: Iterable[RunStatus] = (), unanswered: Iterable[int] = ()) -> None:
+        """Makes a list.
+
+        Args:
+            runs: By run id.
+            unanswered: Indices, in the client's list of addresses, of unreachable servers: their sequences are not
+                counted.
+        """
         super().__init__(runs)
         # The indices, in the client's list of addresses, of unreachable replicas, whose runs are missing here.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
@@ -165,6 +201,18 @@ class Sampling:
     temperature, penalties and filters) or "raw" (log-softmax of the logits). Raw ones are the
     behaviour policy's only if all settings are neutral and the temperature is 1; the service refuses
     other settings.
+
+    Attributes:
+        log_probs: "processed": of the distribution that the token was drawn from. "raw": log-softmax of the logits.
+        temperature: Temperature.
+        top_p: Nucleus filter.
+        top_k: Number of tokens that a filter leaves.
+        min_p: Filter by probability relative to the largest.
+        presence_penalty: Penalty of tokens that have occurred.
+        frequency_penalty: Penalty by the number of occurrences.
+        repetition_penalty: Factor of tokens that have occurred.
+        logit_bias: Whether logits were biased.
+        grammar: Whether a grammar restricted the tokens.
     """
 
     log_probs: str

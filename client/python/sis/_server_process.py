@@ -28,6 +28,11 @@ class LocalServer:
     manager."""
 
     def __init__(self, flags: List[str]) -> None:
+        """Starts a server and waits until it is ready.
+
+        Args:
+            flags: Flags of sis_server.
+        """
         binary = _binary()
         self._owner = Owner()
         self._process = subprocess.Popen(
@@ -63,6 +68,7 @@ class LocalServer:
 
     @property
     def admin_address(self) -> str:
+        """Address of /metrics, /livez and /readyz."""
         return self._said["admin"]
 
     def close(self) -> None:
@@ -113,10 +119,20 @@ class LocalServer:
 def local_server(*flags: str, cache_bytes: int = 1 << 30) -> LocalServer:
     """Starts sis_server on this machine, and returns when it is ready.
 
-    It listens on a free port of the loopback interface. To look at its runs in a browser:
-    `sisctl web --open --server=ADDRESS`, with its `address`.
-    flags: further ones of sis_server, "--store=rocksdb:DIR" for one. FileNotFoundError if there is
-    no sis_server: the wheel sis-ratio-server has one (`tools/wheels` of the repository makes it).
+    It listens on a free port of the loopback interface. To look at its runs in a browser: `sisctl web --open
+    --server=ADDRESS`, with its `address`.
+
+    Args:
+        flags: Further flags of sis_server, such as "--store=rocksdb:DIR".
+        cache_bytes: Most bytes that it holds.
+
+    Returns:
+        The server, a context manager.
+
+    Raises:
+        FileNotFoundError: There is no sis_server. The wheel sis-ratio-server has one (`tools/wheels` of the repository
+            makes it).
+        RuntimeError: It ended before it was ready.
     """
     return LocalServer([f"--cache_bytes={cache_bytes}", *flags])
 

@@ -15,33 +15,65 @@ _LOW = 0 if sys.byteorder == "little" else 1
 
 
 class TopK(NamedTuple):
-    """Valid records of T positions: `stream.block(..., **record._asdict())`."""
+    """Valid records of T positions: `stream.block(..., **record._asdict())`.
 
-    # int32 [T], float32 [T].
+    Attributes:
+        sampled_ids: int32 [T].
+        sampled_log_probs: float32 [T], nats.
+        top_k_ids: int32 [T, K]; -1 in unused slots.
+        top_k_log_probs: float32 [T, K], nats; -inf in unused slots.
+    """
+
     sampled_ids: np.ndarray
     sampled_log_probs: np.ndarray
-    # int32 [T, K], float32 [T, K]; unused slots hold -1 and -inf.
     top_k_ids: np.ndarray
     top_k_log_probs: np.ndarray
 
     @staticmethod
     def void(positions: int, top_k: int) -> TopK:
-        """Returns positions without a usable log-prob: sampled id -1, sampled log-prob NaN, an empty set."""
+        """Returns positions without a usable log-prob: sampled id -1, sampled log-prob NaN, an empty set.
+
+        Args:
+            positions: T.
+            top_k: K.
+
+        Returns:
+            The records.
+        """
         return TopK(
             np.full(positions, -1, np.int32), np.full(positions, np.nan, np.float32),
             np.full((positions, top_k), -1, np.int32), np.full((positions, top_k), -np.inf, np.float32),
         )  # fmt: skip
 
     def part(self, rows: Union[slice, np.ndarray]) -> TopK:
-        """Returns these positions."""
+        """Returns some of the positions.
+
+        Args:
+            rows: Their numbers, or a slice.
+
+        Returns:
+            The records.
+        """
         return TopK(*(array[rows] for array in self))
 
     def split(self, lengths: Sequence[int]) -> List[TopK]:
-        """Returns the positions in parts of these lengths."""
+        """Cuts the positions into parts.
+
+        Args:
+            lengths: Number of positions of each part.
+
+        Returns:
+            The parts.
+        """
         return [self.part(slice(end - length, end)) for length, end in zip(lengths, np.cumsum(lengths))]
 
     def write(self, rows: Union[slice, np.ndarray], record: TopK) -> None:
-        """Writes the positions of `record` to these rows."""
+        """Writes the positions of another record to some rows.
+
+        Args:
+            rows: Their numbers, or a slice.
+            record: The other record.
+        """
         for array, values in zip(self, record):
             array[rows] = values
 
@@ -54,26 +86,32 @@ def canonical(
     top_k: int,
     sampled_column: Optional[str] = None,
 ) -> TopK:
-    """Sorts an engine's columns into the record of numerics.md, section 2.
+    """Sorts an engine's columns into the record of docs/numerics.md, section 2.
 
-    If the sampled token is in V_K, its log-prob there is also returned as the sampled one, because the set must not
-    depend on the draw.
+    If the sampled token is in V_K, its log-prob there is also returned as the sampled log-prob: the set must not depend
+    on what was drawn.
 
     Args:
-        ids: int [T, C], C tokens per position in any order. C may be above or below top_k.
-        log_probs: float32 [T, C], nats. Columns with log-prob -inf or a negative id are empty.
-        sampled_ids: int [T], the sampled tokens.
-        sampled_log_probs: float32 [T], their log-probs, nats.
-        top_k: K. Keeps the most probable tokens; of equally probable ones, those with smaller ids.
-        sampled_column: The column of the sampled token, if the engine adds it to its C - 1 most probable tokens:
-            "first" (vLLM), "last", or "any" to search for it (TRL sorts vLLM's columns). That column does not count
-            as a most probable token, because V_K must not depend on the draw. If no other column has the token, it
-            belongs to V_K only if the others leave a slot empty, as when the engine lists every token once. None: all
-            C columns are the most probable tokens.
+        ids: int [T, C]: per position, C tokens in any order, C above or below top_k. A negative id counts as empty.
+        log_probs: float32 [T, C], nats; -inf counts as empty. If there are more than top_k tokens, the most probable
+            stay; of equally probable tokens, smaller ids.
+        sampled_ids: int [T].
+        sampled_log_probs: float32 [T], nats.
+        top_k: K.
+        sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own, next to its C -
+            1 most probable tokens (vLLM: "first"), or "any" if that column must be searched (as TRL sorts vLLM's). That
+            column does not count as one of the most probable: whether a token is in V_K must not depend on its having
+                been
+            sampled. A sampled token that the other columns do not repeat belongs to V_K only if they leave a place
+            empty, as when the engine lists every token once; then it takes that place. None: all C columns are the most
+            probable tokens.
+
+    Returns:
+        The records.
 
     Raises:
-        ValueError: A log-prob is NaN or +inf, an id occurs twice, a sampled log-prob is not finite, or the sampled
-            column has another token. The text names field and position.
+        ValueError: A log-prob is NaN or +inf, an id stands twice, a sampled log-prob is not finite, or the sampled
+            column holds another token. The message names field and position.
     """
     if top_k < 1:
         raise ValueError(f"top_k is {top_k}, must be at least 1")

@@ -87,6 +87,12 @@ class AppendStream(_Flushed):
     each call is awaited before the next."""
 
     def __init__(self, blocking: sis._append.AppendStream, pool: futures.Executor) -> None:
+        """Makes a stream. Client.append calls it.
+
+        Args:
+            blocking: The stream that makes the calls.
+            pool: Threads for the calls.
+        """
         self.blocking = blocking
         self._pool = pool
 
@@ -123,10 +129,16 @@ class Client:
     release = _awaited(sis._client.Client.release)
 
     async def append(self, *arguments: Any, **named: Any) -> AppendStream:
+        """Opens a stream, as sis.Client.append.
+
+        Returns:
+            The stream, an async context manager.
+        """
         stream = await _in_thread(self._pool, self.blocking.append, *arguments, **named)
         return AppendStream(stream, self._pool)
 
     async def close(self) -> None:
+        """Closes the connections, as sis.Client.close."""
         await _in_thread(self._pool, self.blocking.close)
         self._pool.shutdown(wait=False)
 
@@ -139,6 +151,14 @@ class Client:
 
 @functools.wraps(sis._client.append_many)
 async def append_many(client: Client, *arguments: Any, **named: Any) -> Dict[SequenceRef, int]:
+    """Does the same as sis.append_many, in a thread.
+
+    Args:
+        client: The client.
+
+    Returns:
+        The committed length of each sequence, in positions.
+    """
     return await _in_thread(client._pool, sis._client.append_many, client.blocking, *arguments, **named)
 
 
@@ -146,11 +166,20 @@ class Recorder(_Flushed):
     """sis.engines.Recorder: an async context manager."""
 
     def __init__(self, client: Client, run: Run, adapter: Adapter, **named: Any) -> None:
+        """Makes a recorder.
+
+        Args:
+            client: The client.
+            run: The run.
+            adapter: The engine's adapter.
+            named: As in sis.engines.Recorder.
+        """
         self.blocking = BlockingRecorder(client.blocking, run, adapter, **named)
         self._pool = client._pool
 
     @property
     def policy_version(self) -> Optional[int]:
+        """Version of the weights that generate the outputs."""
         return self.blocking.policy_version
 
     @policy_version.setter
@@ -159,12 +188,18 @@ class Recorder(_Flushed):
 
     @property
     def unusable(self) -> collections.Counter[MissingReason]:
+        """Counts as in sis.engines.Recorder."""
         return self.blocking.unusable
 
     async def add(
         self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None
     ) -> None:
-        """Leaves the event loop only where it must wait for the server."""
+        """Adds an engine's output, as sis.engines.Recorder.add. Leaves the event loop only where it must wait for the
+        server.
+
+        Args:
+            sequence, output, more, policy_version: As in sis.engines.Recorder.add.
+        """
         named: Dict[str, Any] = {"more": more, "policy_version": policy_version}
         if self.blocking.must_wait:
             await _in_thread(self._pool, self.blocking.add, sequence, output, **named)
@@ -172,7 +207,11 @@ class Recorder(_Flushed):
             self.blocking.add(sequence, output, **named)
 
     async def add_many(self, outputs: Iterable[Tuple[str, Any]], *, policy_version: Optional[int] = None) -> None:
-        """Leaves the event loop only where it must wait for the server."""
+        """Adds several outputs. Leaves the event loop only where it must wait for the server.
+
+        Args:
+            outputs, policy_version: As in sis.engines.Recorder.add_many.
+        """
         if self.blocking.must_wait:
             await _in_thread(self._pool, self.blocking.add_many, outputs, policy_version=policy_version)
         else:

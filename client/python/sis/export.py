@@ -70,7 +70,12 @@ _Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
 
 
 class Exported(NamedTuple):
-    """Numbers of what `export` wrote."""
+    """Numbers of what `export` wrote.
+
+    Attributes:
+        sequences: Sequences that were written.
+        positions: Positions that were written.
+    """
 
     sequences: int
     positions: int
@@ -125,7 +130,11 @@ _Batch = Dict[str, _Column]
 
 
 def schema() -> pa.Schema:
-    """The columns of a Parquet file."""
+    """Returns the columns of a Parquet file.
+
+    Returns:
+        The schema.
+    """
     import pyarrow as pa
 
     def arrow(name: str) -> pa.DataType:
@@ -169,7 +178,21 @@ def export(client: Client, run: Run, path: str, format: str = "parquet") -> Expo
 
 
 def export_to(client: Client, run: Run, file: BinaryIO, format: str = "parquet") -> Exported:
-    """Does the same as `export` to an open file, which stays open."""
+    """Does the same as `export` to an open file, which stays open.
+
+    Args:
+        client: The client.
+        run: The run.
+        file: The file, opened for bytes.
+        format: As in `export`.
+
+    Returns:
+        The numbers of written sequences and positions.
+
+    Raises:
+        ValueError: The format is unknown.
+        sis.Error: As in `export`.
+    """
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}, must be one of {', '.join(FORMATS)}")
     sequences: Set[SequenceRef] = set()

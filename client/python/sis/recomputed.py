@@ -29,13 +29,19 @@ def record(
     tokens: torch.Tensor,
     top_k: int,
 ) -> TopK:
-    """Records the policy's own K most probable tokens at N positions.
+    """Makes records of the policy's own K most probable tokens at N positions.
 
-    Their log-probs come from `gathered`, as they do at the updates, so that equal policies have ratios of exactly 1.
+    The log-probs are those that `gathered` finds, as it does at the updates, so that equal policies have ratios of 1.
 
     Args:
-        positions: [N, ...]. `logits` turns some of its rows into [n, V].
+        positions: [N, ...].
+        logits: Function from some rows of `positions` to their logits [n, V].
+        gathered: Function from records to log-probs at their ids.
         tokens: int [N], the sampled tokens.
+        top_k: K.
+
+    Returns:
+        The records.
     """
     found = [rows.topk(min(top_k, rows.shape[1])).indices for rows in map(logits, positions.split(_ROWS))]
     ids, sampled = (values.int().cpu().numpy() for values in (torch.cat(found), tokens))
@@ -45,23 +51,33 @@ def record(
 
 
 class Sets(NamedTuple):
-    # For sis.append_many, sealed.
+    """Result of sets.
+
+    Attributes:
+        entries: For sis.append_many, sealed.
+        sampled_log_probs: float32 [N], on the CPU, nats: the policy's log-probs of the sampled tokens, and 0 where the
+            mask is false.
+    """
+
     entries: List[_entries.AppendEntry]
-    # float32 [N], on the CPU, nats: the policy's log-probs of the sampled tokens, and 0 where the mask is false.
     sampled_log_probs: torch.Tensor
 
 
 @torch.no_grad()
 def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: int, policy_version: int = 0) -> Sets:
-    """Returns the policy's own K most probable tokens as records of the behaviour policy.
+    """Makes entries of the policy's own K most probable tokens, as if it were the behaviour policy.
 
-    The policy must have the weights that generated the tokens. Log-probs of the engine must not be recorded in the
-    same run.
+    For a policy with the weights that generated, and an engine whose own log-probs are not recorded, or in another run.
 
     Args:
+        batch: Where the positions are.
         tokens: int [B, T].
-        logits: [B, T, V], which predict these tokens, not the next ones, divided by the rollouts' temperature.
-        policy_version: The version of these weights.
+        logits: [B, T, V]: of these tokens, not of the next ones, divided by the temperature of the rollouts.
+        top_k: K.
+        policy_version: Version of these weights.
+
+    Returns:
+        Entries, and the log-probs of the sampled tokens.
     """
     flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
     own = torch.zeros(len(batch))

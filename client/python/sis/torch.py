@@ -28,7 +28,15 @@ _HEAD_CHUNK = 1 << 14
 
 
 def tensor(array: np.ndarray, device: Any = None) -> torch.Tensor:
-    """What the client returned, as a tensor of the same memory if `device` is the CPU or None."""
+    """Returns an array that the client returned as a tensor.
+
+    Args:
+        array: The array.
+        device: The device; None: the CPU.
+
+    Returns:
+        The tensor; on the CPU, of the same memory.
+    """
     writable = array if array.flags.writeable else array.copy()
     made = torch.from_numpy(np.ascontiguousarray(writable))
     return made if device is None else made.to(device)
@@ -45,9 +53,17 @@ class PaddedBatch:
     def __init__(
         self, sequences: Sequence[SequenceLike], mask: torch.Tensor, start: Optional[torch.Tensor] = None
     ) -> None:
-        """`sequences`: B names, or names with attempts. mask: bool or 0 and 1, [B, T], false where
-        the policy did not generate the token: padding, or what a tool wrote. start: int [B], the
-        column of each row's position 0."""
+        """Makes a batch.
+
+        Args:
+            sequences: B names, or names with attempts.
+            mask: bool or 0 and 1, [B, T]; false where the policy did not generate the token: padding, or what a tool
+                wrote.
+            start: int [B], the column of each row's position 0; None: column 0.
+
+        Raises:
+            ValueError: The mask has a wrong shape.
+        """
         if mask.dim() != 2 or mask.shape[0] != len(sequences):
             raise ValueError(f"mask has shape {list(mask.shape)}, must be [{len(sequences)}, any]")
         self._shape = tuple(mask.shape)
@@ -74,13 +90,34 @@ class PaddedBatch:
         return len(self.rows)
 
     def flat(self, values: torch.Tensor) -> torch.Tensor:
-        """[N, ...] of [B, T, ...]: row by row, in the order of `slices`. Gradients pass."""
+        """Returns the values of the positions, row by row, in the order of `slices`. Gradients pass.
+
+        Args:
+            values: [B, T, ...].
+
+        Returns:
+            [N, ...].
+
+        Raises:
+            ValueError: `values` has a wrong shape.
+        """
         if tuple(values.shape[:2]) != self._shape:
             raise ValueError(f"values have shape {list(values.shape)}, must begin with {list(self._shape)}")
         return values.flatten(0, 1).index_select(0, self.rows.to(values.device))
 
     def padded(self, values: torch.Tensor, fill: Any) -> torch.Tensor:
-        """[B, T, ...] of [N, ...], with `fill` elsewhere. Gradients pass."""
+        """Puts values of the positions into a padded tensor. Gradients pass.
+
+        Args:
+            values: [N, ...].
+            fill: The value of all other places.
+
+        Returns:
+            [B, T, ...].
+
+        Raises:
+            ValueError: `values` has a wrong shape.
+        """
         if len(values) != len(self):
             raise ValueError(f"values have shape {list(values.shape)}, must begin with {len(self)}")
         rows = self._shape[0] * self._shape[1]
@@ -99,15 +136,23 @@ def gather(
     group: Any = None,
     rows: Optional[torch.Tensor] = None,
 ) -> Gathered:
-    """The current policy's log-probs [S], at records.used_ids, and those of the sampled tokens, without
-    gradients.
+    """Returns the current policy's log-probs at the recorded ids, and of the sampled tokens, without gradients.
 
-    logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
-    rows at a time. rows: int [N], which rows of the logits, then [any, V], are those of the
-    records. sampled_ids: int [N], the trainer's own tokens, used where none is recorded; see
-    sis.gather. temperature: of the rollouts.
-    group: of torch.distributed, whose ranks hold columns of the same logits: this rank those of the
-    tokens from vocabulary_start on. Every rank gets the same result.
+    Args:
+        records: Result of fetch_top_k.
+        logits: [N, V] of any floating type; widened to float32, some rows at a time.
+        sampled_ids: int [N], the trainer's own tokens, used where no token is recorded; see sis.gather.
+        temperature: The rollouts' temperature.
+        vocabulary_start: With a group, the first token of this rank's columns.
+        group: A group of torch.distributed, whose ranks hold columns of the same logits. Every rank gets the same
+            result.
+        rows: int [N], the rows of the logits, then [any, V], that belong to the records.
+
+    Returns:
+        Log-probs [S] at records.used_ids, and [N] of the sampled tokens, float32, nats.
+
+    Raises:
+        ValueError: A shape is wrong, or a token is not in the vocabulary.
     """
     if rows is None:
         _check_rows("logits", logits, records)
@@ -128,10 +173,16 @@ def log_probs_at(
     *,
     temperature: float = 1.0,
 ) -> Gathered:
-    """As gather, with gradients: for losses that need them, as with sampling_replay.
+    """Does the same as gather, with gradients: for losses that need them, as with sampling_replay.
 
-    In float64 if the logits are. Unused slots, and all of a missing position, are -inf; so is a
-    sampled token that nobody names.
+    Args:
+        records: Result of fetch_top_k.
+        logits: [N, V]. The result is float64 if the logits are.
+        sampled_ids: int [N], as in gather.
+        temperature: The rollouts' temperature.
+
+    Returns:
+        Log-probs [N, K] and [N], nats. Unused slots, missing positions, and sampled tokens that are unknown are -inf.
     """
     _check_rows("logits", logits, records)
     sampled = _sampled_tokens(records, sampled_ids, logits.device)
@@ -154,14 +205,22 @@ def gather_from_head(
     vocabulary_start: int = 0,
     group: Any = None,
 ) -> Gathered:
-    """As gather, of the logits hidden @ weight.T + bias, of which only a part is there at any time:
-    never [N, V].
+    """Does the same as gather for the logits hidden @ weight.T + bias, without ever holding all [N, V].
 
-    hidden: [N, H], the last hidden states, after the final norm. weight: [V, H], the head's, and
-    bias: [V]. transform: what the model makes of each of these logits, before the temperature: some
-    scale or cap them, so give LogitTransform.of(model.config). Product and transform are made in
-    their own type, as the model makes them, and summed in float32. With a group each rank holds the
-    head's rows of the tokens from vocabulary_start on.
+    Product and transform are made in their own type, as the model makes them, and summed in float32.
+
+    Args:
+        records: Result of fetch_top_k.
+        hidden: [N, H], the last hidden states, after the final norm.
+        weight: [V, H], the head's. With a group, the rows of the tokens from vocabulary_start on.
+        sampled_ids: int [N], as in gather.
+        bias: [V].
+        transform: What the model makes of each logit, before the temperature, such as a scale or a cap:
+            LogitTransform.of(model.config).
+        temperature, vocabulary_start, group: As in gather.
+
+    Returns:
+        As gather.
     """
     _check_rows("hidden", hidden, records)
     width = min(_HEAD_CHUNK, max(1, len(weight)))
@@ -189,16 +248,26 @@ def gather_from_head_rows(
     transform: Optional[Callable[[torch.Tensor], torch.Tensor]] = None,
     temperature: float = 1.0,
 ) -> Gathered:
-    """As gather_from_head, where the sampled tokens' log-probs are known, as a fused head gives them:
-    only the head's rows of the recorded tokens are multiplied, K + 1 of V.
+    """Does the same as gather_from_head where the sampled tokens' log-probs are known, as from a fused head.
 
-    sampled_ids int [N]: the trainer's own tokens; sampled_log_probs [N], nats: theirs. What a fused
-    head of bfloat16 rounded in the sampled logit is in all values of its position alike, so their
-    ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
-    to more than 1 by it, all values of the position are lowered alike. transform: as of
-    gather_from_head; made in float32. Where the sampled token's log-prob is -inf, which tells
-    nothing about the others, the whole head is multiplied. Gradients pass, but for those positions;
-    rows of the head are then multiplied a second time, backwards.
+    Only the head's rows of the recorded tokens are multiplied, K + 1 of V. A rounding error of a fused head of bfloat16
+    in the sampled logit is in all values of its position alike, so their ratios and the acceptance probability are as
+    without it. If the values then add up to more than 1, all values of the position are lowered alike. Where the
+    sampled token's log-prob is -inf, which says nothing about the others, the whole head is multiplied. Gradients pass,
+    except for these positions; rows of the head are then multiplied a second time, backwards.
+
+    Args:
+        records: Result of fetch_top_k.
+        hidden, weight, bias, temperature: As in gather_from_head.
+        sampled_ids: int [N], the trainer's own tokens.
+        sampled_log_probs: [N], nats, of these tokens.
+        transform: As in gather_from_head; made in float32.
+
+    Returns:
+        As gather.
+
+    Raises:
+        ValueError: A shape is wrong, or a token is not in the head.
     """
     _check_rows("hidden", hidden, records)
     device = hidden.device

@@ -37,16 +37,29 @@ class Log(Protocol):
 
 
 def metrics(answer: Union[Evaluation, Step]) -> Dict[str, float]:
-    """sis._step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
-    scored and the missing positions as "missing" is. With age_metrics for a Step."""
+    """Returns the metrics of an evaluation or a step.
+
+    Args:
+        answer: The evaluation, or the step.
+
+    Returns:
+        Metrics of the totals by name, and "missing_REASON" for each reason, a share of the scored and the missing
+        positions as "missing" is. With age_metrics for a step.
+    """
     ages = {} if isinstance(answer, Evaluation) else age_metrics(answer)
     counts = missing_counts(answer.missing) if isinstance(answer, Evaluation) else answer.missing
     return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals), **ages}
 
 
 def age_metrics(step: Step) -> Dict[str, float]:
-    """Accept rate, D per token (nats) and tokens by age in policy versions, as in "age_4-7/accept_rate". The oldest
-    class is "age_32", as some trackers refuse a plus sign."""
+    """Returns accept rate, D per token (nats) and tokens by age in policy versions.
+
+    Args:
+        step: The step.
+
+    Returns:
+        Metrics by name, as "age_4-7/accept_rate". The oldest class is "age_32", as some trackers refuse a plus sign.
+    """
     return {
         f"age_{age.name.rstrip('+')}/{name}": value
         for age in step.ages
@@ -55,14 +68,30 @@ def age_metrics(step: Step) -> Dict[str, float]:
 
 
 def to_wandb(run: Any, text: Callable[[int], str] = str) -> Log:
-    """`run`: of wandb.init. `text`: of a token id, as a tokenizer's `decode`."""
+    """Returns a log for Weights & Biases.
+
+    Args:
+        run: The result of wandb.init.
+        text: Function from a token id to its text, as a tokenizer's `decode`.
+
+    Returns:
+        The log.
+    """
     import wandb
 
     return _to_run(run, lambda tokens: wandb.Table(columns=list(COLUMNS), data=_rows(tokens, text)))
 
 
 def to_trackio(run: Any, text: Callable[[int], str] = str) -> Log:
-    """As to_wandb; `run`: of trackio.init. Needs pandas."""
+    """Returns a log for trackio. Needs pandas.
+
+    Args:
+        run: The result of trackio.init.
+        text: Function from a token id to its text, as a tokenizer's `decode`.
+
+    Returns:
+        The log.
+    """
     import pandas
     import trackio
 
@@ -81,9 +110,17 @@ def _to_run(run: Any, table: Callable[[Sequence[TokenCounts]], Any]) -> Log:
 
 
 def to_mlflow(run_id: str, text: Callable[[int], str] = str) -> Log:
-    """As to_wandb; `run_id`: `info.run_id` of mlflow.start_run. Tables are artifacts,
-    sis/tokens-STEP.json, as mlflow.load_table reads
-    them. Needs mlflow, or mlflow-skinny and pandas."""
+    """Returns a log for MLflow. Needs mlflow, or mlflow-skinny and pandas.
+
+    Tables are artifacts, sis/tokens-STEP.json, as mlflow.load_table reads them.
+
+    Args:
+        run_id: `info.run_id` of mlflow.start_run.
+        text: Function from a token id to its text, as a tokenizer's `decode`.
+
+    Returns:
+        The log.
+    """
     import mlflow
     from mlflow.entities import Metric
 
@@ -101,8 +138,15 @@ def to_mlflow(run_id: str, text: Callable[[int], str] = str) -> Log:
 
 
 def to_tensorboard(writer: Any, text: Callable[[int], str] = str) -> Log:
-    """As to_wandb; `writer`: a torch.utils.tensorboard.SummaryWriter. Tables are texts in
-    Markdown."""
+    """Returns a log for TensorBoard. Tables are texts in Markdown.
+
+    Args:
+        writer: A torch.utils.tensorboard.SummaryWriter.
+        text: Function from a token id to its text, as a tokenizer's `decode`.
+
+    Returns:
+        The log.
+    """
 
     def log(step: Optional[int], metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
         for name, value in _named(metrics):

@@ -59,9 +59,9 @@ class EvaluateCall:
             prefix_curve=prefix_curve,
             total_variation=total_variation,
         )
-        self._whole = options.needs_one_request(self._slices)
-        self._options = options.checked(self._slices, self._length, run.config.vocabulary_size)
-        self._options.write_whole(self._request)
+        self._whole = options._needs_one_request(self._slices)
+        self._options = options._checked(self._slices, self._length, run.config.vocabulary_size)
+        self._options._write_whole(self._request)
 
     def gathered(self, log_probs: ArrayLike, sampled_log_probs: ArrayLike) -> Evaluation:
         """log_probs: [N, K], or [S] of the used slots."""
@@ -101,8 +101,8 @@ class EvaluateCall:
         message = pb.EvaluateRequest()
         message.CopyFrom(self._request)
         message.slices.extend(self._slices[number].to_proto() for number in batch.numbers)
-        self._options.write(message, batch)
-        return Request(message, current.form, current.fields(batch.rows), self._options.arrays(batch.rows))
+        self._options._write(message, batch)
+        return Request(message, current.form, current.fields(batch.rows), self._options._arrays(batch.rows))
 
     def _evaluation(self, answers: Sequence[Tuple[MicroBatch, pb.EvaluateResponse]]) -> Evaluation:
         return Evaluation.from_proto(

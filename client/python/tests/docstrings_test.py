@@ -1,0 +1,141 @@
+"""Everything public has a docstring in Google's style, and every other module a leading underscore."""
+
+import ast
+import pathlib
+import re
+import unittest
+from typing import Dict, Iterator, List, Tuple, Union
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "sis"
+# Modules that users import.
+PUBLIC = {
+    "aio", "engines.llama_cpp", "engines.openai", "engines.sglang", "engines.transformers", "engines.vllm", "export",
+    "integrations.miles", "integrations.ms_swift", "integrations.slime", "integrations.torchrl", "integrations.vime",
+    "recomputed", "torch", "tracking",
+}  # fmt: skip
+# Packages: public are the names that their `_names.py` or `__init__.py` imports.
+PACKAGES = {"", "engines", "integrations", "integrations.trl", "integrations.verl"}
+# Engines and trainers call most methods of these classes.
+ONLY_DESCRIBED = ("sis.engines.", "sis.integrations.")
+# Programs, and the messages of the API.
+PROGRAMS = {"cli", "diagnose", "v1", "web"}
+
+Definition = Union[ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def path_of(module: str) -> pathlib.Path:
+    path = PACKAGE.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def parsed(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def definitions(path: pathlib.Path) -> Dict[str, Definition]:
+    return {node.name: node for node in parsed(path).body if isinstance(node, (ast.ClassDef, *FUNCTIONS))}
+
+
+def exported() -> Iterator[Tuple[str, Definition]]:
+    """Yields the public classes and functions, with their full names."""
+    for module in PUBLIC:
+        for name, node in definitions(path_of(module)).items():
+            if not name.startswith("_"):
+                yield f"sis.{module}.{name}", node
+    for package in PACKAGES:
+        folder = PACKAGE.joinpath(*package.split("."))
+        for path in (folder / "_names.py", folder / "__init__.py"):
+            for node in parsed(path).body if path.is_file() else ():
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sis."):
+                    own = definitions(path_of(node.module[len("sis.") :]))
+                    for alias in node.names:
+                        if alias.name in own:
+                            yield ".".join(filter(None, ("sis", package, alias.asname or alias.name))), own[alias.name]
+
+
+def section(text: str, title: str) -> str:
+    """Returns a section of a docstring, or an empty text."""
+    found = re.search(rf"^{title}:\n((?:    .*\n|\n)+)", text + "\n", flags=re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def described(text: str, title: str) -> List[str]:
+    """Returns the names that a section describes."""
+    names = re.findall(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?:", section(text, title), flags=re.MULTILINE)
+    return [name.strip("*") for several in names for name in several.split(", ")]
+
+
+def is_decorated(node: Definition, *names: str) -> bool:
+    return any(name in ast.unparse(decorator) for decorator in node.decorator_list for name in names)
+
+
+def lacking_in_function(name: str, node: Definition) -> Iterator[str]:
+    text = ast.get_docstring(node) or ""
+    if not text and not is_decorated(node, "setter"):
+        yield f"{name}: docstring"
+    if not text or is_decorated(node, "property"):
+        return
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    for argument in arguments:
+        if argument.arg not in ("self", "cls", *described(text, "Args")) and not argument.arg.startswith("_"):
+            yield f"{name}: Args: {argument.arg}"
+    no_result = node.returns is None or ast.unparse(node.returns) in ("None", "NoReturn")
+    if not no_result and not re.search("^(Returns|Yields):", text, flags=re.MULTILINE):
+        yield f"{name}: Returns"
+    if any(isinstance(inner, ast.Raise) and inner.exc for inner in ast.walk(node)) and not section(text, "Raises"):
+        yield f"{name}: Raises"
+
+
+def lacking_in_class(name: str, node: ast.ClassDef) -> Iterator[str]:
+    text = ast.get_docstring(node) or ""
+    if not text:
+        yield f"{name}: docstring"
+    fields = described(text, "Attributes") + described(text, "Args")
+    for inner in node.body:
+        if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+            names = [inner.target.id]
+        elif isinstance(inner, ast.Assign):
+            # Not the methods of sis.aio, which have the docstrings of those that they call.
+            calls = isinstance(inner.value, ast.Call) and ast.unparse(inner.value.func) in ("_awaited", "_passed_on")
+            names = [target.id for target in inner.targets if isinstance(target, ast.Name) and not calls]
+        else:
+            names = []
+        yield from (f"{name}: Attributes: {field}" for field in names if field[0] != "_" and field not in fields)
+        if isinstance(inner, FUNCTIONS) and inner.name == "__init__":
+            arguments = [*inner.args.args[1:], *inner.args.kwonlyargs]
+            known = fields + described(ast.get_docstring(inner) or "", "Args")
+            yield from (f"{name}: Args: {one.arg}" for one in arguments if one.arg not in known)
+        elif isinstance(inner, FUNCTIONS) and not inner.name.startswith("_") and not inner.name.endswith("_proto"):
+            yield from lacking_in_function(f"{name}.{inner.name}", inner)
+
+
+class DocstringsTest(unittest.TestCase):
+    maxDiff = None
+
+    def test_everything_public_is_described(self) -> None:
+        public = dict(exported())
+        self.assertGreater(len(public), 100)
+        lacking = []
+        for name, node in sorted(public.items()):
+            if name.startswith(ONLY_DESCRIBED):
+                lacking += [] if ast.get_docstring(node) else [f"{name}: docstring"]
+            else:
+                lacking += (lacking_in_class if isinstance(node, ast.ClassDef) else lacking_in_function)(name, node)
+        self.assertEqual(lacking, [])
+
+    def test_other_modules_have_an_underscore(self) -> None:
+        modules = {".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+        open_ = {module.removesuffix("__init__").strip(".") for module in modules}
+        known = PUBLIC | PACKAGES
+        self.assertEqual(known - open_, set())
+        unknown = {
+            module
+            for module in open_ - known
+            if module.split(".")[0] not in PROGRAMS and not re.search(r"(^|\.)_", module)
+        }
+        self.assertEqual(unknown, set(), "internal modules begin with an underscore")
+
+
+if __name__ == "__main__":
+    unittest.main()
