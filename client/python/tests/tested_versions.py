@@ -3,13 +3,12 @@ Python of each environment.
 
     python tested_versions.py NAME
 
-writes those of the environment NAME into client/python/sis/tested_versions.json and docs/frameworks.md, here.
+writes those of the environment NAME into client/python/sis/tested_versions.json.
 """
 
 import importlib.metadata
 import json
 import pathlib
-import re
 import sys
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -23,17 +22,6 @@ PACKAGES = {
     "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
     "vime": ("megatron-core", "ray", "torch", "transformers", "vime"),
 }
-ENVIRONMENTS = ("rl", "deepspeed", "swift", "miles", "slime", "vime", "verl")
-BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
-
-
-def listing(tested):
-    """The list of docs/frameworks.md."""
-    return "".join(
-        f"- `build/{name}`: {', '.join(f'{package} {version}' for package, version in sorted(tested[name].items()))}\n"
-        for name in ENVIRONMENTS
-        if name in tested
-    )
 
 
 def main(name):
@@ -41,9 +29,6 @@ def main(name):
     tested = json.loads(at.read_text())
     tested[name] = {package: importlib.metadata.version(package) for package in PACKAGES[name]}
     at.write_text(json.dumps(tested, indent=1, sort_keys=True) + "\n")
-    page = ROOT / "docs/frameworks.md"
-    text = page.read_text()
-    page.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}{listing(tested)}{END}", text))
 
 
 if __name__ == "__main__":

@@ -37,12 +37,6 @@ class VersionsTest(unittest.TestCase):
             for package, version in versions.items():
                 self.assertEqual(version, required[package], f"{package} in {environment}")
 
-    def test_the_page_has_them(self):
-        self.assertIn(
-            f"{tested_versions.BEGIN}{tested_versions.listing(TESTED)}{tested_versions.END}",
-            (ROOT / "docs/frameworks.md").read_text(),
-        )
-
     def warnings_of(self, installed, *asked):
         def version(package):
             if package in installed:
