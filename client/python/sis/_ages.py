@@ -108,7 +108,7 @@ class AgeAdvice:
 
 
 def age_advice(steps: Sequence[Iterable[AgeTotals]], sequences: Sequence[int] = ()) -> AgeAdvice:
-    """Finds the age from which on most tokens are rejected, and the effect of age limits.
+    """Finds the age from which on most tokens are not accepted, and the effect of age limits.
 
     Args:
         steps: Step.ages of the steps to judge by.

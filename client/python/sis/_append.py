@@ -26,7 +26,7 @@ class Source(NamedTuple):
     sampling: Sampling
     # A name for messages and metrics.
     worker: str
-    # Seconds for which an entry that finds no room is tried again.
+    # Seconds for which an entry is resent that the server has no space for.
     retry_timeout: float
 
     def header(self) -> pb.AppendHeader:
@@ -38,23 +38,23 @@ class Source(NamedTuple):
         )
 
 
-# The streams of this process that were not ended, each with the service that it belongs to. One
-# that is dropped stays: what it holds would be lost without a word.
+# The open streams of this process, each with its service. Keeps streams that the program dropped without
+# closing them, to warn of their unflushed entries.
 _open: Dict[AppendStream, object] = {}
 
 
 def opened(stream: AppendStream, service: object) -> None:
-    """Notes a stream, until `ended`."""
+    """Registers an open stream."""
     _open[stream] = service
 
 
 def ended(stream: AppendStream) -> None:
-    """Forgets a stream: its user ended it, or knows that it is broken."""
+    """Unregisters a stream whose user has ended it, or knows that it failed."""
     _open.pop(stream, None)
 
 
 def warn_of_unflushed(why: str, service: object = None) -> None:
-    """Ends the open streams, of one service or of all, with a warning of what that may lose."""
+    """Ends the open streams of one service or of all, with a warning of the entries that may be lost."""
     for stream, of_service in list(_open.items()):
         if service is not None and of_service is not service:
             continue
@@ -69,32 +69,30 @@ def warn_of_unflushed(why: str, service: object = None) -> None:
 
 
 atexit.register(warn_of_unflushed, "the program ended")
-# They stay those of the process that opened them.
+# Streams belong to the process that opened them.
 os.register_at_fork(after_in_child=_open.clear)
 
 
 class AppendStream(abc.ABC):
-    """A stream of entries, from Client.append. Use it as a context manager: leaving the block
-    flushes and closes it.
+    """A stream of entries, from Client.append. As a context manager it flushes and closes itself on exit.
 
-    Small calls coalesce into batches of about 256 KiB; `flush` sends what is left. A block of more
-    than 4,096 positions or 1 MiB is sent as several, each stored whole or not at all. At most 8 batches and
-    about 4 MiB are unacked: a call that would exceed that waits, so a server under pressure slows
-    its workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent
-    again after the delay that the server names, later with each further refusal, for `retry_timeout`
-    seconds in all, and nothing else is sent meanwhile. Every other refusal is kept for the next flush.
+    Small calls are combined into batches of about 256 KiB; `flush` sends the rest. A block of more than 4,096
+    positions or 1 MiB is sent as several blocks, each stored completely or not at all. At most 8 batches and about
+    4 MiB are unacked: further calls wait, so that a busy server slows its workers down. An entry that is refused for
+    lack of space (RESOURCE_EXHAUSTED) is resent after the server's delay, which grows with each refusal, for at most
+    `retry_timeout` seconds. Nothing else is sent in the meantime. All other refusals are raised by the next flush.
 
-    When the stream itself fails (sis.Unavailable, say), all later calls raise; what was not flushed
-    may or may not be stored. Open another stream and send everything since the last flush again:
-    the service takes a block twice. With several replicas the stream goes on without one that is
-    down: its entries are refused with UNAVAILABLE, and once it is back it takes entries again.
+    If the stream fails, for example with sis.Unavailable, all later calls raise, and unflushed entries may or may not
+    be stored. Open another stream and resend everything since the last flush; the service accepts repeated blocks.
+    With several replicas, a stream continues without an unreachable one: its entries are refused with UNAVAILABLE
+    until it is reachable again.
 
-    A program that ends, or closes its client, before it has flushed a stream gets a RuntimeWarning
-    with the number of entries that may be lost.
+    A program that exits, or closes its client, before it flushes a stream gets a RuntimeWarning with the number of
+    entries that may be lost.
 
-    Threads: every method may be called from any thread. Entries of one sequence are applied in the
-    order of the calls, so calls for one sequence belong in one thread. A flush covers what was
-    called before it, by whichever thread, and raises the refusals of all.
+    Every method may be called from any thread. Entries of one sequence are applied in the order of the calls, so make
+    the calls for one sequence in one thread. A flush covers all earlier calls of all threads, and raises their
+    refusals.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -236,8 +234,7 @@ class AppendStream(abc.ABC):
         """
 
     def close(self) -> None:
-        """Flushes, and ends the stream. Raises what flush raises; the stream is closed even then.
-        Idempotent."""
+        """Flushes and closes the stream. Raises the errors of flush, and closes the stream even then. Idempotent."""
         self._owner.check("append stream")
         ended(self)
         if self._closed:
@@ -248,18 +245,18 @@ class AppendStream(abc.ABC):
             self._end()
 
     def abandon(self) -> None:
-        """Ends the stream at once; what was not flushed may or may not be stored."""
+        """Ends the stream immediately. Unflushed entries may or may not be stored."""
         if self._owner.here:
             ended(self)
             self._break_off()
 
     @abc.abstractmethod
     def _end(self) -> None:
-        """After a flush."""
+        """Ends the stream after a flush."""
 
     @abc.abstractmethod
     def _break_off(self) -> None:
-        """With entries that are not acked."""
+        """Ends the stream with unacked entries."""
 
     def __enter__(self) -> AppendStream:
         return self

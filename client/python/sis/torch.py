@@ -21,9 +21,9 @@ from sis._logit_transform import LogitTransform
 from sis._records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis._sampling_replay import Replayed, is_complete, replayed
 
-# Logits that are worked on at a time: 256 MiB of float32.
+# Number of logits processed at a time: 256 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 26
-# Tokens of a head that are multiplied at a time.
+# Number of a head's tokens multiplied at a time.
 _HEAD_CHUNK = 1 << 14
 
 
@@ -43,11 +43,10 @@ def tensor(array: np.ndarray, device: Any = None) -> torch.Tensor:
 
 
 class PaddedBatch:
-    """Where the positions of sequences stand in tensors [B, T]: those of row b from column 0, or its
-    `start`, on, up to the last that the mask has.
+    """The positions of sequences in tensors [B, T]. Row b has its positions from column 0, or its `start`, to the last
+    column where the mask is true.
 
-    Rows without any are left out of `slices`: to the service a slice of length 0 would be all that
-    is recorded.
+    `slices` omits rows without positions, because for the service a slice of length 0 means everything recorded.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class PaddedBatch:
         ends = (valid * columns).amax(dim=1).cpu() if mask.shape[1] else torch.zeros(mask.shape[0], dtype=torch.long)
         first = torch.zeros_like(ends) if start is None else start.detach().cpu()
         lengths = (ends - first).clamp(min=0)
-        # One per row that is not empty, in order, each with its length.
+        # One per row with positions, in order, each with its length.
         self.slices: Tuple[Slice, ...] = tuple(
             Slice(reference.id, length=length, attempt=reference.attempt)
             for reference, length in zip(map(SequenceRef.of, sequences), lengths.tolist())
@@ -80,13 +79,13 @@ class PaddedBatch:
         )
         column = torch.arange(mask.shape[1])
         inside = (column >= first[:, None]) & (column < ends[:, None])
-        # int64 [N], on the CPU: where they are among the B * T.
+        # int64 [N], on the CPU: the indices of the positions in the flattened [B, T].
         self.rows: torch.Tensor = inside.flatten().nonzero()[:, 0]
         # bool [N], on the CPU: for EvaluateOptions.mask.
         self.mask: torch.Tensor = self.flat(valid).cpu()
 
     def __len__(self) -> int:
-        """N, the number of positions."""
+        """Returns N, the number of positions."""
         return len(self.rows)
 
     def flat(self, values: torch.Tensor) -> torch.Tensor:
@@ -282,7 +281,7 @@ def gather_from_head_rows(
     for first in range(0, len(records), rows):
         part = slice(first, first + rows)
         wanted = ids[part].clamp(min=0)
-        # [n, K + 1]. Not kept until then: [n, K + 1, H].
+        # [n, K + 1]. The checkpoint avoids keeping [n, K + 1, H] for the backward pass.
         logits = checkpoint(_head_rows, hidden[part], weight, bias, wanted, use_reentrant=False)
         if transform is not None:
             logits = transform(logits)
@@ -300,7 +299,7 @@ def gather_from_head_rows(
     used = ids[:, :-1] >= 0
     outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
     mass = ((found.exp() * used).sum(dim=1) + own.exp() * outside).detach()
-    # Less is rounding of float32.
+    # A smaller excess is rounding of float32.
     excess = torch.where(mass > 1 + 2**-7, mass.log(), 0.0)
     return Gathered(found - excess[:, None], own - excess)
 
@@ -322,12 +321,12 @@ def _gather(
     temperature: float,
     group: Any,
 ) -> Gathered:
-    """`parts(first, last)` gives the logits of these rows: the first token of each part, and [last -
-    first, tokens]."""
+    """Gathers from parts of logits. `parts(first, last)` yields the first token of each part, and its logits
+    [last - first, tokens]."""
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, must be above 0")
     if group is not None:
-        # Shards may be of different sizes, but all ranks reduce the same rows.
+        # Shards may have different sizes, but all ranks must reduce the same rows.
         rows = -_largest_of_group(-rows, device, group)
     sampled = _sampled_tokens(records, sampled_ids, device)
     used, offsets = torch.from_numpy(records.used_ids).to(device).long(), records.offsets
@@ -338,7 +337,7 @@ def _gather(
     for first in range(0, len(records), rows):
         last = min(first + rows, len(records))
         here, those = slice(first, last), slice(int(offsets[first]), int(offsets[last]))
-        # The sampled tokens come last, from the same operation; negative where there is none.
+        # The sampled tokens are last, in the same operation; negative where unknown.
         wanted = torch.cat([used[those], sampled[here]])
         row = torch.cat([row_of[those] - first, torch.arange(last - first, device=device)])
         values = torch.zeros(len(wanted), dtype=torch.float32, device=device)
@@ -354,7 +353,7 @@ def _gather(
             inside = (local >= 0) & (local < exact.shape[1])
             values = torch.where(inside, exact[row, local.clamp(0, exact.shape[1] - 1)], values)
             new = torch.maximum(largest, exact.amax(dim=1))
-            # All excluded so far: -inf - -inf is NaN, where 0 is meant.
+            # If all tokens so far are excluded, -inf - -inf would give NaN instead of 0.
             base = new.masked_fill(new == -torch.inf, 0.0)
             summed = summed * (largest - base).exp() + (exact - base[:, None]).exp().sum(dim=1)
             largest = new
@@ -374,7 +373,7 @@ def _gather(
 
 
 def _sampled_tokens(records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """[N]. Negative where there is none."""
+    """Returns [N]; negative where the token is unknown."""
     sampled = torch.from_numpy(records.sampled_ids).to(device).long()
     if sampled_ids is not None:
         if tuple(sampled_ids.shape) != (len(records),):
@@ -393,7 +392,7 @@ def _over_group(
     base = everywhere.masked_fill(everywhere == -torch.inf, 0.0)
     summed = summed * (largest - base).exp()
     distributed.all_reduce(summed, group=group)
-    # A token is on one rank, and 0 on all others: the sum is exact.
+    # Each token is on one rank, and 0 on all others, so the sum is exact.
     distributed.all_reduce(values, group=group)
     return values, everywhere, summed
 

@@ -253,7 +253,7 @@ class ClientTest(fake_service.ServiceTest):
             self.evaluate(records, log_probs=np.zeros((11, 5)))
         with self.assertRaisesRegex(ValueError, r"sampled_log_probs has shape \[10\], must be \[11\]"):
             self.evaluate(records, sampled_log_probs=np.zeros(10))
-        with self.assertRaisesRegex(ValueError, "output 'accept' is none of accepted, decisions"):
+        with self.assertRaisesRegex(ValueError, "output 'accept' must be one of accepted, decisions"):
             self.evaluate(records, outputs=["accept"])
         self.assertEqual(self.service.evaluations, [])
 

@@ -1,4 +1,4 @@
-"""Entries, checked and as messages."""
+"""Checks entries, and encodes them as messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
     listed = list(entries)
     made: List[List[Entry]] = []
     records: List[_blocks.Records] = []
-    # The number of the entry that each of the records is of.
+    # The entry number of each of the records.
     numbers: List[int] = []
     number = 0
     try:

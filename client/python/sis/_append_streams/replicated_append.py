@@ -17,7 +17,7 @@ from sis._servers.single_server import SingleServer
 
 
 def by_replica(entries: Sequence[Entry], replica_of: Callable[[str], int]) -> Dict[int, List[Entry]]:
-    """In order; `replica_of` a sequence's name."""
+    """Returns the entries of each replica, in order. `replica_of` maps a sequence's name to its replica."""
     parts: Dict[int, List[Entry]] = {}
     for entry in entries:
         parts.setdefault(replica_of(entry.sequence.id), []).append(entry)
@@ -25,14 +25,13 @@ def by_replica(entries: Sequence[Entry], replica_of: Callable[[str], int]) -> Di
 
 
 class _Lane:
-    """The stream to one replica. When it breaks, what was under way is refused, and later another
-    is opened."""
+    """The stream to one replica. If it fails, its entries in flight are refused, and another stream is opened later."""
 
     def __init__(self, server: SingleServer, open_stream: Callable[[SingleServer], ServerAppendStream]) -> None:
         self._server = server
         self._open_stream = open_stream
         self._lock = threading.Lock()
-        # Guarded by _lock. None: there is none yet, or it is broken.
+        # Guarded by _lock. None: not opened yet, or failed.
         self._stream: Optional[ServerAppendStream] = None
         self._refused: List[_errors.Refusal] = []
 
@@ -63,7 +62,7 @@ class _Lane:
             return unsent + len(self._refused)
 
     def flush(self) -> Tuple[Dict[SequenceRef, int], List[_errors.Refusal]]:
-        """The committed lengths, and what was refused."""
+        """Returns the committed lengths and the refusals."""
         with self._lock:
             stream = self._stream
         committed: Dict[SequenceRef, int] = {}
@@ -125,7 +124,7 @@ class ReplicatedAppendStream(AppendStream):
         self._replica_of = replica_of
         self._lanes = [_Lane(server, open_stream) for server in servers]
         self._pool = pool
-        # Whether a stream was opened, for an entry or to try the header.
+        # True once a stream was opened, for an entry or to check the header.
         self._opened = False
 
     def put(self, entries: Sequence[Entry], at_once: bool) -> None:

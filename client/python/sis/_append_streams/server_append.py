@@ -21,10 +21,10 @@ from sis.v1 import ratio_service_pb2 as pb
 # the next one is made.
 BATCH_BYTES = 256 << 10
 BATCH_ENTRIES = 1024
-# Bytes of a message of a large call, about. Fewer and larger messages cost less: one of 4 MiB takes half the
-# time of sixteen of 256 KiB.
+# Approximate bytes of a message of a large call. Large messages cost less: one of 4 MiB takes half the time
+# of sixteen of 256 KiB.
 MESSAGE_BYTES = 2 << 20
-# Batches sent and not acked yet, and their bytes; a caller that is further ahead waits.
+# Maximum number of unacked batches, and of their bytes. Beyond it callers wait.
 MAX_IN_FLIGHT = 8
 MAX_BYTES_IN_FLIGHT = 4 << 20
 # Shortest wait of an entry that was refused without a delay, in seconds. It spares a full server.
@@ -34,7 +34,7 @@ MOST_DOUBLINGS = 3
 
 
 class _Batch(NamedTuple):
-    """Sent, and not acked yet."""
+    """A batch that was sent but not acked yet."""
 
     # On time.monotonic().
     sent: float
@@ -43,7 +43,7 @@ class _Batch(NamedTuple):
 
 
 def _take(entries: List[Entry]) -> _Batch:
-    """Takes what one message holds from the front of `entries`."""
+    """Removes the entries of one message from the front of `entries`."""
     size, count = 0, 0
     while count < min(len(entries), BATCH_ENTRIES) and size < MESSAGE_BYTES:
         size += entries[count].size
@@ -54,7 +54,7 @@ def _take(entries: List[Entry]) -> _Batch:
 
 
 class ServerAppendStream(AppendStream):
-    """Batches entries and matches acks with them."""
+    """Sends entries in batches, and matches acks with them."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class ServerAppendStream(AppendStream):
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
         self._changed = threading.Condition()
-        # All below is guarded by _changed.
+        # _changed guards everything below.
         self._pending: List[Entry] = []
         self._pending_bytes = 0
         self._in_flight: Deque[_Batch] = collections.deque()
-        # Refused, and to be sent again at that time.
+        # Refused entries, with the time to resend them.
         self._waiting_for_room: List[Tuple[float, Entry]] = []
         self._refused: List[_errors.Refusal] = []
         self._committed: Dict[SequenceRef, int] = {}
         self._failure: Optional[_errors.Error] = None
-        # Whether the server has answered something, and so taken the header.
+        # True once the server has answered anything, which means that it accepted the header.
         self._answered = False
 
         self._requests: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
@@ -99,7 +99,7 @@ class ServerAppendStream(AppendStream):
         with self._changed:
             self._drain()
             if not self._answered:
-                # An empty batch: its answer, or that there is none, tells about the header.
+                # The answer to an empty batch, or its absence, shows whether the header was accepted.
                 self._send(_take([]))
                 self._drain()
             committed, self._committed = self._committed, {}
@@ -128,10 +128,10 @@ class ServerAppendStream(AppendStream):
         self._reader.join(self._timeout)
 
     def give_up(self, error: _errors.Error, entries: Sequence[Entry] = ()) -> List[_errors.Refusal]:
-        """After `error`, which a flush or the call with `entries` raised: all entries that were
-        refused or got no ack.
+        """Ends the stream after `error`, which a flush or the call with `entries` raised.
 
-        The latter are refused with `error`, those of `entries` among them.
+        Returns:
+            All refused entries, and all unacked ones, refused with `error`; includes `entries`.
         """
         with self._changed:
             unacked = [entry for batch in self._in_flight for entry in batch.entries]
@@ -174,8 +174,7 @@ class ServerAppendStream(AppendStream):
         self._wait_until(lambda: not self._in_flight and not self._waiting_for_room)
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
-        """Waits for acks, and meanwhile sends again what waits for room: no thread of its own does
-        that."""
+        """Waits for acks. Also resends refused entries in time, because no other thread does."""
         while True:
             self._check()
             if done():
@@ -217,14 +216,14 @@ class ServerAppendStream(AppendStream):
                 entry.answered = True
 
     def _wait_for_room(self, entry: Entry, ack: pb.Ack) -> bool:
-        """Returns whether a refused entry will be sent again."""
+        """Returns True if a refused entry will be resent."""
         if _errors.status_code(ack.code) is not grpc.StatusCode.RESOURCE_EXHAUSTED:
             return False
         now = time.monotonic()
         if entry.retry_until is None:
             entry.retry_until = now + self._retry_timeout
         delay = max(ack.retry_seconds, MIN_RETRY_SECONDS) * 2 ** min(entry.refusals, MOST_DOUBLINGS)
-        # Not all workers at the same time.
+        # Random, so that workers don't all resend at the same time.
         again = now + delay * random.uniform(1.0, 1.25)
         entry.refusals += 1
         if again > entry.retry_until:

@@ -1,1 +1,1 @@
-"""An Evaluate on its way: cut into requests, sent, and put together."""
+"""Evaluate: splits a batch into requests, sends them, and merges the answers."""

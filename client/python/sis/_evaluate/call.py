@@ -1,4 +1,4 @@
-"""One evaluate: cut into requests, its answers put together."""
+"""One evaluate: splits it into requests, and merges the answers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ class EvaluateCall:
         prefix_curve: Sequence[int] = (),
         total_variation: bool = False,
     ) -> None:
-        """ValueError if an output is unknown or an option does not fit the positions of the
-        records."""
+        """Raises ValueError if an output is unknown, or an option does not fit the records' positions."""
         asked = listed("outputs", outputs)
         unknown = [name for name in asked if name not in OUTPUTS]
         if unknown:
-            raise ValueError(f"output {unknown[0]!r} is none of {', '.join(OUTPUTS)}")
+            raise ValueError(f"output {unknown[0]!r} must be one of {', '.join(OUTPUTS)}")
         self._outputs = {"accepted", *asked}
         self._service = service
         fetched = isinstance(records, TopKRecords)
@@ -47,7 +46,7 @@ class EvaluateCall:
         self._top_k = run.config.top_k
         # N, the number of positions.
         self._length = sum(part.length for part in self._slices)
-        # How many slots each uses.
+        # The number of used slots of each position.
         self._counts = records.counts if fetched else np.full(self._length, self._top_k, np.uint8)
         # Without slices and arrays.
         self._request = pb.EvaluateRequest(
@@ -64,7 +63,7 @@ class EvaluateCall:
         self._options._write_whole(self._request)
 
     def gathered(self, log_probs: ArrayLike, sampled_log_probs: ArrayLike) -> Evaluation:
-        """log_probs: [N, K], or [S] of the used slots."""
+        """Evaluates the GATHERED form. log_probs: [N, K], or [S] at the used slots."""
         own = _arrays.float32("sampled_log_probs", sampled_log_probs, [self._length])
         counts, offsets = self._counts, _ragged.offsets(self._counts)
         if np.ndim(log_probs) == 1:
@@ -74,14 +73,14 @@ class EvaluateCall:
         return self._answer(Current("gathered", {"sampled_log_probs": own, "counts": counts}, used, offsets))
 
     def reduced(self, **values: ArrayLike) -> Evaluation:
-        """`values`: the fields of the form, [N] each."""
+        """Evaluates the REDUCED form. `values`: its fields, [N] each."""
         checked = {name: _arrays.float32(name, array, [self._length]) for name, array in values.items()}
         no_slots = np.zeros(self._length + 1, np.int64)
         return self._answer(Current("reduced", checked, np.empty(0, np.float32), no_slots))
 
     def _answer(self, current: Current) -> Evaluation:
         if self._length == 0 and self._slices:
-            # Every sequence of the batch is lost, and the service evaluates no empty slices.
+            # The batch has no positions, and the service evaluates no empty slices.
             curve = [pb.PrefixPoint(top_k=top_k) for top_k in self._request.prefix_curve]
             response = pb.EvaluateResponse(prefix_curve=curve)
             return self._evaluation([(MicroBatch([], slice(0, 0)), response)])

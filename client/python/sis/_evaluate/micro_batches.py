@@ -1,5 +1,5 @@
-"""A large Evaluate, cut into several of about 4 MiB: the server works on the first while the others
-are on their way. Each of several replicas gets the requests of its own sequences."""
+"""Splits a large Evaluate into requests of about 4 MiB, so that the server works on one while others are being
+transferred. Each of several replicas gets the requests of its own sequences."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Current(NamedTuple):
 class Request(NamedTuple):
     """An EvaluateRequest."""
 
-    # All but these arrays:
+    # The message without the arrays below.
     message: pb.EvaluateRequest
-    # The form's.
+    # The field of the form, such as "gathered".
     form: str
     fields: Mapping[str, np.ndarray]
-    # The request's own.
+    # The request's own arrays.
     arrays: Mapping[str, np.ndarray]
 
     def serialized(self) -> bytes:
@@ -61,7 +61,7 @@ class Request(NamedTuple):
 
 
 def _arrays(kind: Any, arrays: Mapping[str, np.ndarray]) -> List[Any]:
-    """The bytes of fields that hold arrays."""
+    """Returns the bytes of array fields."""
     parts: List[Any] = []
     for name, array in arrays.items():
         parts += (wire_fields.prefix(kind, name, array.nbytes), array)
@@ -72,7 +72,7 @@ _FORMS = pb.EvaluateRequest.DESCRIPTOR.fields_by_name
 
 
 class MicroBatch(NamedTuple):
-    """Slices that are evaluated by one request, and where their rows are in the arrays."""
+    """The slices of one request, and their rows in the arrays."""
 
     # Numbers of the slices in the whole batch, ascending. A sequence without committed positions gives an
     # empty slice, which the service does not evaluate: its number is left out.
@@ -81,7 +81,7 @@ class MicroBatch(NamedTuple):
 
     @property
     def length(self) -> int:
-        """In positions."""
+        """Returns the number of positions."""
         return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
 
 

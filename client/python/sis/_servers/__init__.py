@@ -1,1 +1,1 @@
-"""The calls of the service, as messages: to one server, or to several as if they were one."""
+"""The calls of the service as messages, to one server or to several that act as one."""

@@ -8,12 +8,12 @@ from typing import Dict, Iterable, List, Sequence
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire import sums
 
-# The number that a server lists at most.
+# Maximum number that a server lists.
 _DEVIATIONS = 64
 
 
 def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
-    """One run as its replicas describe it; those in an older incarnation hold nothing of it."""
+    """Merges the replicas' descriptions of a run. Replicas with an older incarnation have nothing of it."""
     incarnation = max(run.incarnation for run in runs)
     runs = [run for run in runs if run.incarnation == incarnation]
     merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
@@ -42,7 +42,7 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
 
 
 def merged_steps(parts: Iterable[Sequence[pb.ListStepsResponse.Step]]) -> List[pb.ListStepsResponse.Step]:
-    """All steps of several replicas, those of one draw added up, the one that began last at the end."""
+    """Merges the steps of several replicas: sums those of one draw. The draw that began last is last."""
     by_draw: Dict[int, List[pb.GetStepResponse]] = {}
     for steps in parts:
         for kept in steps:
@@ -55,8 +55,8 @@ def merged_steps(parts: Iterable[Sequence[pb.ListStepsResponse.Step]]) -> List[p
 
 
 def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunResponse:
-    """InspectRun over several replicas. A token's counts leave out the replicas that don't name it,
-    as it doesn't stand out there."""
+    """Merges InspectRun of several replicas. A token's counts omit replicas that don't list it, where it doesn't stand
+    out."""
     parts = list(parts)
     tokens = sums.merged(part.tokens for part in parts)
     tokens.sort(key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id))

@@ -1,4 +1,4 @@
-"""Which replica has a sequence (docs/concepts.md)."""
+"""Placement of sequences on replicas (docs/concepts.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _mix(value: int) -> int:
     return value ^ value >> 33
 
 
-# A sequence is asked for in every optimiser step.
+# Cached, because every optimiser step looks up its sequences.
 @functools.lru_cache(maxsize=1 << 16)
 def _sequence_hash(run_id: str, sequence_id: str) -> int:
     return _fnv(run_id.encode() + b"\0" + sequence_id.encode())
@@ -33,16 +33,15 @@ def score(name: str, run_id: str, sequence_id: str) -> int:
 
 
 class Placement:
-    """Sequences over replicas, by their names. ValueError if there is none, or a name stands
-    twice."""
+    """Places sequences on replicas by the replicas' names. Raises ValueError without names, or if one occurs twice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"replicas are {list(names)}, must be at least one, each once")
-        # By name, as the first of equal scores wins.
+        # In the order of names, because the first of equal scores wins.
         self._replicas = [(_mix(_fnv(names[i].encode())), i) for i in sorted(range(len(names)), key=names.__getitem__)]
 
     def replica(self, run_id: str, sequence_id: str) -> int:
-        """The index of the name in the list that was given."""
+        """Returns the index of the sequence's replica in the given list."""
         sequence = _sequence_hash(run_id, sequence_id)
         return max(self._replicas, key=lambda replica: _mix(sequence ^ replica[0]))[1]

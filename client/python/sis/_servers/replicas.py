@@ -1,5 +1,4 @@
-"""Several servers as one: sequences placed by docs/concepts.md, batches split and merged, as
-messages."""
+"""Several servers as one: places sequences (docs/concepts.md), splits batches, and merges answers."""
 
 from __future__ import annotations
 
@@ -32,30 +31,29 @@ STORE_DOWN_DIGEST = 2**64 - 1
 # In place of a replica's index.
 _NOBODY = -1
 
-# As many as a server lists at most, and where no other number is asked for.
+# Maximum and default number of entries that a server lists.
 _MOST_OF_A_PAGE = 1000
 
-# A server can give them for a missing position, from the trainer's own log-probs; a client can't.
+# Outputs that a server computes for missing positions from the trainer's own log-probs. A client can't.
 _OF_EVERY_POSITION = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS, pb.OUTPUT_SURROGATES, pb.OUTPUT_COEFFICIENTS}
 
 
 class Replicas:
-    """The calls of SingleServer, over several. Thread-safe.
+    """The calls of SingleServer over several servers. Thread-safe.
 
-    An unreachable replica is skipped, for a while without asking. If the servers share a store,
-    another replica serves its sequences; otherwise they are MISSING (STORE_DOWN). If all are
-    unreachable, the call fails as with one server. Any other error of a replica is an error of the
-    call.
+    Skips an unreachable replica, for a while without sending it anything. If the servers share a store, another
+    replica serves its sequences; otherwise they are MISSING (STORE_DOWN). If all are unreachable, the call fails as
+    with one server. Any other error of a replica is an error of the call.
     """
 
     micro_batch_bytes = SingleServer.micro_batch_bytes
 
     def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
-        """ValueError if there is no name, or one stands twice."""
+        """Raises ValueError without names, or if one occurs twice."""
         self._names = tuple(names)
         self._placement = _placement_over(self._names)
         self._servers = list(servers)
-        # Whether the servers share a store. None: not known yet.
+        # True if the servers share a store. None: not known yet.
         self._one_store: Optional[bool] = None
         self._pool = futures.ThreadPoolExecutor(16 * len(self._servers), thread_name_prefix="sis-replica")
 
@@ -72,7 +70,7 @@ class Replicas:
         agreed = pb.CreateRunRequest(run_id=request.run_id, config=request.config, incarnation=incarnation)
         behind = [index for index, answer in answers.items() if answer.incarnation < incarnation]
         self._ask({index: lambda server: server.CreateRun(agreed) for index in behind})
-        # In one store the first creates it, and the others find it.
+        # In a shared store the first one creates the run, and the others find it.
         all_or_any = any if self._shares_store() else all
         created = all_or_any(answer.created for answer in answers.values())
         return pb.CreateRunResponse(incarnation=incarnation, created=created)
@@ -86,7 +84,7 @@ class Replicas:
         return pb.GetRunResponse(run=run, unanswered=unanswered)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
-        """Raises if a replica without a shared store is unreachable: the run may still be there."""
+        """Raises if a replica without a shared store is unreachable, because it may still have the run."""
         answers, down = self._ask(dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request)))
         for error in () if self._one_store else down.values():
             raise _errors.from_status(
@@ -126,7 +124,7 @@ class Replicas:
         return merged
 
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
-        """Asks for all steps: a page of one replica may have other draws than that of another."""
+        """Requests all steps, because pages of two replicas may have different draws."""
         answers, unanswered = self._ask_who_knows(lambda server: _all_steps(server, request.run))
         steps = merged_steps(answers)
         begin = 0
@@ -173,7 +171,7 @@ class Replicas:
         )
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
-        """AppendError also lists the entries of an unreachable replica."""
+        """Appends to the entries' replicas. AppendError also lists the entries of unreachable replicas."""
         parts = by_replica(entries, functools.partial(self._replica, source.run.id))
         calls = {
             index: self._pool.submit(_spans.in_this_context(self._servers[index].append_many), source, part)
@@ -218,8 +216,8 @@ class Replicas:
         return [slices[number] for number in range(len(request.slices))]
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
-        """Returns the numbers of the slices that each replica is sent. Nobody is asked for a slice whose
-        replica was down when it was fetched."""
+        """Returns the numbers of the slices for each replica. Omits slices whose replica was unreachable when they
+        were fetched."""
         if request.algorithm.HasField("clip_cov") and len(self._servers) > 1:
             raise _errors.from_status(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -237,8 +235,7 @@ class Replicas:
     def evaluate_shares(
         self, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
-        """Returns the answers to the requests of each share, in order. Answers that a replica gave before
-        it failed count."""
+        """Returns the answers to the requests of each share, in order. Keeps answers from before a replica failed."""
         answers: Dict[int, List[pb.EvaluateResponse]] = {index: [] for index in requests}
         _, down = self._ask(
             {
@@ -249,7 +246,7 @@ class Replicas:
         )
         for index, error in down.items():
             if not requests[index][0]().message.slices:
-                raise error  # the request belongs to no particular replica
+                raise error  # no replica in particular has failed
             if self._one_store:
                 self._evaluate_elsewhere(index, requests[index], answers[index])
         for index, own in requests.items():
@@ -262,7 +259,7 @@ class Replicas:
         requests: Sequence[Callable[[], pb.EvaluateRequest]],
         answers: List[pb.EvaluateResponse],
     ) -> None:
-        """Adds what other replicas answer to the requests that the replica `gone` left without an answer."""
+        """Sends the unanswered requests of the replica `gone` to others, and adds their answers."""
         for index in range(len(self._servers)):
             rest = requests[len(answers) :]
             if index != gone and rest:
@@ -277,8 +274,8 @@ class Replicas:
         return bool(self._one_store)
 
     def _replica(self, run_id: str, sequence_id: str) -> int:
-        """The index of the replica to ask for a sequence: its own. If that one is skipped at present and
-        the servers share a store, the one that would have the sequence without the skipped ones."""
+        """Returns the index of the sequence's replica. If that one is skipped and the servers share a store, returns
+        the one that would have the sequence without the skipped replicas."""
         index = self._placement.replica(run_id, sequence_id)
         if not self._one_store or self._is_asked(index):
             return index
@@ -300,12 +297,12 @@ class Replicas:
         sequence_ids: Sequence[str],
         call: Callable[[Sequence[int]], Callable[[SingleServer], _Answer]],
     ) -> Tuple[List[Tuple[List[int], _Answer]], List[int]]:
-        """Asks each sequence's replica; `call` makes a call about some of the sequences, by their numbers.
+        """Calls each sequence's replica. `call` makes a call about some of the sequences, by their numbers.
 
-        If the servers share a store, other replicas are asked about the sequences of an unreachable one.
+        If the servers share a store, calls other replicas for the sequences of an unreachable one.
 
         Returns:
-            The answers, each with the numbers that it is about, and the numbers without an answer.
+            The answers, each with its sequences' numbers, and the numbers without an answer.
         """
         answers: List[Tuple[List[int], _Answer]] = []
         left = list(range(len(sequence_ids)))
@@ -323,11 +320,11 @@ class Replicas:
     def _ask(
         self, calls: Mapping[int, Callable[[SingleServer], _Answer]]
     ) -> Tuple[Dict[int, _Answer], Dict[int, _errors.Error]]:
-        """The answers, and why there is none, by replica, all asked at once."""
+        """Calls all replicas in parallel. Returns answers and errors by replica."""
         asked = {
             index: self._pool.submit(_spans.in_this_context(call), self._servers[index]) for index, call in calls.items()
         }
-        # Before an error is raised: requests are made of arrays of the caller's.
+        # Waits before it raises an error, because requests refer to the caller's arrays.
         futures.wait(asked.values())
         answers: Dict[int, _Answer] = {}
         down: Dict[int, _errors.Error] = {}
@@ -343,7 +340,7 @@ class Replicas:
         return answers, down
 
     def _ask_all(self, call: Callable[[SingleServer], _Answer]) -> Tuple[Dict[int, _Answer], List[int]]:
-        """The answers by replica, and which gave none."""
+        """Returns the answers by replica, and the unreachable replicas."""
         answers, down = self._ask({index: call for index in range(len(self._servers))})
         return answers, list(down)
 

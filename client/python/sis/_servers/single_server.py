@@ -1,4 +1,4 @@
-"""One server: its calls as messages. Opens runs again on a server that comes back without memory."""
+"""The calls of one server as messages. Reopens runs on a server that restarts without its memory."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _Answer = TypeVar("_Answer")
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # Connections of a client's own: in a process that was forked gRPC would send over its parent's.
+    # Separate connections per client. Otherwise gRPC in a forked process would use its parent's.
     ("grpc.use_local_subchannel_pool", 1),
-    # Large messages in few frames; by default they are of 16 KiB.
+    # Sends large messages in few frames; the default is 16 KiB.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # A server that comes back, at another address perhaps, is found in about a second; by default
-    # it may take minutes. An attempt to connect that gets no answer is given up after 3 seconds
-    # (the minimum between attempts), by default after 20.
+    # Finds a restarted server, perhaps at another address, within about a second; by default it may take
+    # minutes. An unanswered attempt to connect ends after 3 seconds, the minimum between attempts; by
+    # default after 20.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
-    # gRPC sends a call again by itself if the server has not looked at it, and older ones (1.51) then
-    # may leave out a stream's first large message.
+    # gRPC itself resends calls that the server has not processed. Older versions (1.51) may then lose a
+    # stream's first large message.
     ("grpc.enable_retries", 0),
 )
 
-# Evaluate calls that one batch has under way at a time: the server works on one while the others travel.
+# Concurrent Evaluate calls of one batch. The server works on one while others are being transferred.
 _EVALUATES_AT_ONCE = 2
 
 # Deadline of a breaker's probe, in seconds.
 _PROBE_TIMEOUT = 1.0
 
-# After these errors of one of several requests each one without an answer is sent once more by itself:
-# that call tells a server what it lacks if it came back without the run.
+# After one of these errors, each unanswered request of a batch is sent once more by a call of its own,
+# which reopens the run on a server that has lost it.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -59,37 +59,36 @@ _LEFT_TO_EVALUATE = (
 )
 
 
-# As many labels as a server keeps of a run.
+# Maximum number of labels that a server keeps per run.
 _MOST_LABELS = 1024
 
 
 @dataclasses.dataclass(eq=False)
 class _KnownRun:
-    """A run that was opened or looked up here, so that it can be opened again."""
+    """A run that this client has opened or looked up, so that it can reopen it."""
 
     # Names the incarnation.
     request: pb.CreateRunRequest
     policy_version: int = 0
     # By policy version.
     labels: Dict[int, str] = dataclasses.field(default_factory=dict)
-    # Whether the server is known to have the run with that version.
+    # True if the server is known to have the run with that version.
     confirmed: bool = False
 
 
 def _about_a_run(name: str) -> Callable[[SingleServer, Any], Any]:
-    """The call of this name, whose requests name a run."""
+    """Returns the method for the call `name`, whose requests name a run."""
     return lambda server, request: server._call_about(request.run.run_id, getattr(server._stub, name), request)
 
 
 class SingleServer:
-    """The calls of RatioService over one connection; they raise sis.Error. Thread-safe.
+    """The calls of RatioService over one connection. They raise sis.Error. Thread-safe.
 
-    A run that the server has lost, or holds in an older incarnation, is opened again with its
-    policy version, and the call repeated once (docs/decisions.md, 2): the records are lost, but
-    training continues.
+    If the server has lost a run, or has an older incarnation, reopens the run with its policy version and repeats the
+    call once (docs/decisions.md, 2). The records are lost, but training continues.
     """
 
-    # A larger Evaluate goes as several of about this size, side by side.
+    # A larger Evaluate is sent as several calls of about this size, in parallel.
     micro_batch_bytes = 4 << 20
 
     def __init__(
@@ -101,8 +100,13 @@ class SingleServer:
         breaker: Optional[CircuitBreaker] = None,
         reopen_runs: bool = True,
     ) -> None:
-        """`credentials`: None means Credentials.from_environment(). `breaker`: for one of several
-        replicas. `reopen_runs`: as of sis.Client."""
+        """Connects to a server.
+
+        Args:
+            credentials: None means Credentials.from_environment().
+            breaker: For one of several replicas.
+            reopen_runs: See sis.Client.
+        """
         channel_options = [*_CHANNEL_OPTIONS, *options]
         if isinstance(credentials, grpc.ChannelCredentials):
             self._channel = grpc.secure_channel(address, credentials, channel_options)
@@ -133,7 +137,7 @@ class SingleServer:
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
         with self._lock:
             known = self._known.get(request.run.run_id)
-            # Not to be opened again, even if no answer comes.
+            # Don't reopen the run, even if the call gets no answer.
             if known is not None and request.run.incarnation in (0, known.request.incarnation):
                 del self._known[request.run.run_id]
         return self._call(self._stub.DeleteRun, request)
@@ -192,13 +196,13 @@ class SingleServer:
                 call.cancel()
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
-        """Returns the numbers of the slices that each server is sent: all that are not empty go here."""
+        """Returns the numbers of the slices for each server: this one gets all that are not empty."""
         return {0: [number for number, part in enumerate(slices) if part.length]}
 
     def evaluate_shares(
         self, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
-        """evaluate_all of the requests of each share, by its server."""
+        """Calls evaluate_all with the requests of each share."""
         (own,) = requests.values()
         answers: List[pb.EvaluateResponse] = []
         self.evaluate_all(own, answers)
@@ -207,8 +211,8 @@ class SingleServer:
     def evaluate_all(
         self, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
     ) -> None:
-        """Puts the answers into `answers`, in order, as they come: after an error those before it are
-        there. Each request is made when it is about to be sent: there may be many, of any size."""
+        """Appends the answers to `answers` in order. After an error, the earlier answers are there. Makes each request
+        just before it is sent, because many large ones would need much memory."""
         if len(requests) > 1:
             try:
                 return self._send(lambda: self._evaluate_side_by_side(requests, answers))
@@ -224,11 +228,11 @@ class SingleServer:
         try:
             self._send_about(source.run.id, lambda: None, confirm=True)
         except _errors.Error:
-            pass  # The stream itself meets it, and tells at its first flush.
+            pass  # The stream fails in the same way, and raises at its first flush.
         return ServerAppendStream(self._stub.Append, source, self._timeout)
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
-        """The committed lengths of what is stored now. Raises what a stream's flush raises."""
+        """Returns the committed lengths of the stored sequences. Raises the errors of a stream's flush."""
 
         def send() -> Union[Dict[SequenceRef, int], _errors.AppendError]:
             stream = self.append(source)
@@ -236,7 +240,7 @@ class SingleServer:
                 stream.put(entries, at_once=True)
                 return stream.flush_untraced()
             except _errors.AppendError as refused:
-                return refused  # An answer, whatever its codes are.
+                return refused  # The server has answered, whatever the codes.
             finally:
                 stream.abandon()
 
@@ -246,8 +250,7 @@ class SingleServer:
         return answer
 
     def remember(self, run: pb.Run, *, confirmed: bool = False) -> None:
-        """Notes a run to be opened again if the server has lost it. confirmed: the server has just
-        named it."""
+        """Remembers a run, to reopen it if the server loses it. `confirmed`: the server has just named it."""
         if not self._reopen_runs:
             return
         request = pb.CreateRunRequest(run_id=run.run_id, config=run.config, incarnation=run.incarnation)
@@ -265,13 +268,12 @@ class SingleServer:
             _keep_labels(known, {named.policy_version: named.label for named in run.version_labels})
 
     def admit(self) -> None:
-        """Raises sis.Unavailable if the server is not to be asked at present: see
-        CircuitBreaker."""
+        """Raises sis.Unavailable while the circuit breaker is open: see CircuitBreaker."""
         if self._breaker is not None:
             self._breaker.admit(self._probe)
 
     def failed(self, error: _errors.Error, began: float) -> None:
-        """An append stream got no answer to what it sent at `began` on time.monotonic()."""
+        """Notes that an append stream got no answer since `began` on time.monotonic()."""
         if self._breaker is not None:
             self._breaker.failed(error, began)
 
@@ -290,7 +292,7 @@ class SingleServer:
         except grpc.RpcError as rpc_error:
             error = _errors.from_rpc(rpc_error)
             if _errors.is_unreachable(error):
-                # It may come back empty, or not have heard.
+                # The server may restart without the run, or may not have got the request.
                 with self._lock:
                     for known in self._known.values():
                         known.confirmed = False
@@ -326,25 +328,25 @@ class SingleServer:
             version, labels = known.policy_version, dict(known.labels)
         try:
             created = self._call(self._stub.CreateRun, known.request).created
-            # A server that has kept the run has all labels but perhaps the last one.
+            # A server that still has the run has all labels, except perhaps the last one.
             versions = sorted({*(labels if created else ()), version})
             run = pb.RunRef(run_id=known.request.run_id, incarnation=known.request.incarnation)
             for each in versions:
                 if each or each in labels:
                     self._announce(pb.AdvanceVersionRequest(run=run, policy_version=each, label=labels.get(each, "")))
         except _errors.PermissionDenied:
-            pass  # Trainers create runs and announce versions; the call itself meets what there is.
+            pass  # Only trainers may create runs and announce versions. The call itself raises an error if needed.
         known.confirmed = True
 
     def _announce(self, request: pb.AdvanceVersionRequest) -> None:
         try:
             self._call(self._stub.AdvanceVersion, request)
         except (_errors.FailedPrecondition, _errors.AlreadyExists):
-            pass  # Somebody has announced a later version, or another label.
+            pass  # Another client has announced a later version, or another label.
 
 
 def _keep_labels(known: _KnownRun, labels: Mapping[int, str]) -> None:
-    """Adds labels, and drops those of the oldest versions where there are too many."""
+    """Adds labels, and drops those of the oldest versions if there are too many."""
     known.labels.update(labels)
     for version in sorted(known.labels)[:-_MOST_LABELS]:
         del known.labels[version]

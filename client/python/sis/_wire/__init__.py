@@ -1,1 +1,1 @@
-"""Messages of sis.v1, and the arrays in their bytes."""
+"""Messages of sis.v1, and arrays in their bytes."""

@@ -1,4 +1,4 @@
-"""The answers of FetchTopK as records: blocks, from the bytes that arrived to arrays."""
+"""Converts the answers of FetchTopK to records: blocks to arrays."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sis._wire.messages import read
 
 
 class FetchedSlice(NamedTuple):
-    """Records that the servers have of one slice."""
+    """The recorded blocks of one slice."""
 
     # With length and record digest.
     slice: Slice
     missing: Sequence[MissingRange]
-    # Whole, or without their log-probs, by position. They may reach beyond the slice, share positions,
-    # and hold some that are missing.
+    # Complete, or without log-probs, in the order of positions. Blocks may extend beyond the slice, overlap,
+    # and contain missing positions.
     blocks: Sequence[bytes]
 
 
 def _wrong(what: str) -> _errors.Error:
-    """The server sent what its API does not allow."""
+    """Returns the error for an answer that violates the API."""
     return _errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK {what}")
 
 
@@ -35,7 +35,7 @@ def _bad_block(number: int, error: ValueError) -> _errors.Error:
 
 
 def gathered(request: pb.FetchTopKRequest, responses: Iterable[pb.FetchTopKResponse]) -> List[FetchedSlice]:
-    """The slices of the request. sis.Error (DATA_LOSS) if one is not in the stream."""
+    """Returns the slices of the request. Raises sis.Error (DATA_LOSS) if the stream lacks one."""
     found: Dict[int, List[pb.FetchedSlice]] = {}
     for response in responses:
         for entry in response.slices:
@@ -53,7 +53,7 @@ def gathered(request: pb.FetchTopKRequest, responses: Iterable[pb.FetchTopKRespo
 
 
 def _parts(number: int, fetched: FetchedSlice, start: int) -> List[_blocks.Part]:
-    """Each recorded position of the slice once. start: Of the slice's rows."""
+    """Returns each recorded position of the slice once. start: The first of the slice's rows."""
     first, end = fetched.slice.first_position, fetched.slice.first_position + fetched.slice.length
     gaps = [(gap.first_position, gap.first_position + gap.length) for gap in fetched.missing]
     made, cursor = [], first
@@ -77,11 +77,11 @@ def _parts(number: int, fetched: FetchedSlice, start: int) -> List[_blocks.Part]
 
 
 def assemble(fetched: Sequence[FetchedSlice], top_k: int, log_probs: bool) -> TopKRecords:
-    """The records of all slices. sis.Error (DATA_LOSS) if they are not what the slices say.
+    """Returns the records of all slices. Raises sis.Error (DATA_LOSS) if they contradict the slices.
 
     Args:
         top_k: K.
-        log_probs: Whether they were fetched.
+        log_probs: True if log-probs were fetched.
     """
     starts = [0, *itertools.accumulate(one.slice.length for one in fetched)]
     parts = [part for number, one in enumerate(fetched) for part in _parts(number, one, starts[number])]

@@ -1,5 +1,5 @@
-"""Fields of a message in its bytes, for messages that hold large arrays: protobuf would copy each of them twice
-and more. The bytes of a message are those of its fields, one after the other."""
+"""Encodes fields of messages with large arrays, which protobuf would copy several times. The bytes of a message are the
+concatenated bytes of its fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prefix(kind: Any, name: str, size: int) -> bytes:
 
 @functools.lru_cache(maxsize=None)
 def _tag(kind: Any, name: str) -> bytes:
-    # Wire type 2: a length and so many bytes.
+    # Wire type 2: a length, followed by the bytes.
     return _varint(kind.fields_by_name[name].number << 3 | 2)
 
 

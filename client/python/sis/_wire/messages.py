@@ -1,4 +1,4 @@
-"""Turns messages into the dataclasses that users see."""
+"""Converts messages to the dataclasses that users see."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _fields(kind: Any, *made: str) -> Tuple[Tuple[str, ...], Dict[str, _Convert]
 
 
 def _conversion(hint: Any) -> Optional[_Convert]:
-    """By `from_proto` where a kind has one. None: a value is taken as it is."""
+    """Returns `from_proto` of the type, if it has one. None: values are used unchanged."""
     container = typing.get_origin(hint)
     if container is typing.Union:
         return _conversion(typing.get_args(hint)[0])

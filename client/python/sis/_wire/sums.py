@@ -1,4 +1,4 @@
-"""Messages of several servers, or of several requests, added up."""
+"""Sums messages of several servers or requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _KEYS = {
     "TokenCounts": ("token_id",),
 }
 
-# How numbers are put together that are not added up.
+# Numbers that are merged by another function than the sum.
 _OTHERS = {"begun_at": min, "ended_at": max}
 
 
 def summed(parts: Sequence[Any]) -> Any:
-    """The sum of at least one message, to the last bit what one server computes: addends are whole
-    multiples of 2^-30, and exact."""
+    """Returns the sum of at least one message. It has the bits that one server computes, because addends are multiples
+    of 2^-30, and exact."""
     if len(parts) == 1:
         return parts[0]
     total: Any = type(parts[0])()
@@ -48,8 +48,8 @@ def summed(parts: Sequence[Any]) -> Any:
 
 
 def merged(lists: Iterable[Iterable[_Message]]) -> List[_Message]:
-    """One list of several: the sums of what belongs together, by rising number, or by name in the
-    order in which they come."""
+    """Merges several lists: sums the messages with equal keys. The order is ascending by number, or for names that of
+    their first occurrence."""
     by_key: Dict[Any, List[Any]] = {}
     for message in (message for part in lists for message in part):
         names = _KEYS[message.DESCRIPTOR.name]  # type: ignore[attr-defined]
