@@ -63,14 +63,14 @@ def metrics_in(expression: str) -> Set[str]:
 
 
 def documented_metrics() -> Set[str]:
-    """Returns the metrics in the tables of docs/metrics.md, a histogram as its series. `up` is Prometheus' own."""
+    """Returns the metrics in the lists of docs/metrics.md, a histogram as its series. `up` is Prometheus' own."""
     found = {"up"}
     for line in METRICS_PAGE.read_text().splitlines():
-        if not line.startswith("| `"):
+        if not line.startswith("- `"):
             continue
-        names, meaning = line.split("|")[1:3]
+        names, _, meaning = line.partition(": ")
         for name in re.findall(r"`(\w+)`", names):
-            found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if meaning.startswith(" histogram: ") else {name}
+            found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if meaning.startswith("histogram: ") else {name}
     return found
 
 
