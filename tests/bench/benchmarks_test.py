@@ -1,9 +1,12 @@
 """Checks that every benchmark runs once, with minimal work, and prints its table. The measured values
 here are meaningless."""
 
+import shutil
 import subprocess
 import unittest
 
+INGEST = ["tests/bench/ingest", "--top_k=10", "--block_tokens=32", "--streams=2", "--repetitions=1",
+          "--megabytes=1", "--held=10", "--appends=10"]  # fmt: skip
 
 class BenchmarksTest(unittest.TestCase):
     def run_benchmark(self, *command):
@@ -11,6 +14,10 @@ class BenchmarksTest(unittest.TestCase):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         return ended.stdout
+
+    @unittest.skipIf(shutil.which("redis-server") is None, "there is no redis-server")
+    def test_ingest(self):
+        self.assertRegex(self.run_benchmark(*INGEST), r"(?m)^ 10 +32 +2 +\d")
 
     def test_mixed(self):
         printed = self.run_benchmark("tests/bench/mixed", "--seconds=1", "--tokens_per_second=500")
@@ -23,6 +30,15 @@ class BenchmarksTest(unittest.TestCase):
         )
         cells = r"\d+ \| \d+ \| \d+\.\d\d \(.*\) \|"
         self.assertRegex(printed, rf"(?m)^\| 3 \| {cells} {cells}$")
+
+    def test_parts_of_a_trainers_path(self):
+        for mass in ("0", "0.97"):
+            printed = self.run_benchmark(
+                "tests/bench/trainer_path/parts", "--slots=3", "--sequences=2", "--length=64",
+                "--repetitions=1", f"--mass={mass}",
+            )  # fmt: skip
+            for part in ("append", "fetch", "evaluate"):
+                self.assertRegex(printed, rf"(?m)^\| 3 \| {part} \| \d+ \(\d+\) ")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,213 @@
+// sis_server in the ingest benchmark, and its workers.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/testing/server_process.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+#include "tests/bench/ingest_messages.h"
+
+namespace sis {
+
+inline grpc::ByteBuffer Buffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes.data(), bytes.size(), grpc::Slice::STATIC_SLICE);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// Counts what is left to do. Thread-safe.
+class Countdown {
+ public:
+  explicit Countdown(int count) : count_(count) {}
+  void Done() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0) zero_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    zero_.wait(lock, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable zero_;
+  int count_;
+};
+
+// One stream: sends the header, then its messages, and reads the answers.
+class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  SisStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& header,
+            const std::vector<std::string>& messages, Countdown& done)
+      : stub_(channel), header_(header), messages_(messages), done_(done) {
+    stub_.PrepareBidiStreamingCall(&context_, "/sis.v1.RatioService/Append", {}, this);
+    write_ = Buffer(header_);
+    AddHold();
+    StartWrite(&write_);
+    StartRead(&read_);
+    StartCall();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (ok) WriteNext();
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return RemoveHold();
+    const std::lock_guard lock(mutex_);
+    ++acked_;
+    WriteNext();
+    StartRead(&read_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    if (!status.ok()) Fail(status.error_message());
+    done_.Done();
+  }
+
+ private:
+  void WriteNext() {
+    if (writing_ || closed_ || sent_ - acked_ >= kBatchesInFlight) return;
+    if (sent_ == messages_.size()) {
+      closed_ = true;
+      return StartWritesDone();
+    }
+    writing_ = true;
+    write_ = Buffer(messages_[sent_++]);
+    StartWrite(&write_);
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  const std::string& header_;
+  const std::vector<std::string>& messages_;
+  Countdown& done_;
+  grpc::ByteBuffer write_, read_;
+
+  std::mutex mutex_;  // guards what follows: reads and writes end on different threads
+  bool writing_ = true;
+  bool closed_ = false;
+  size_t sent_ = 0;
+  size_t acked_ = 0;
+};
+
+class Sis {
+ public:
+  explicit Sis(const std::string& program)
+      : process_({"--listen=127.0.0.1:0", "--cache_bytes=2147483648"}, program) {}
+
+  const ChildProcess& process() const { return process_; }
+
+  void Connect(int streams) {
+    channels_.clear();
+    for (int i = 0; i < streams; ++i) {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+      arguments.SetMaxReceiveMessageSize(-1);
+      channels_.push_back(grpc::CreateCustomChannel(process_.address(),
+                                                    grpc::InsecureChannelCredentials(), arguments));
+      const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
+      if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
+    }
+  }
+
+  // An empty run.
+  void Clear(const Case& c) {
+    v1::RunConfig config;
+    config.set_top_k(c.top_k);
+    Create(config);
+  }
+
+  // Another incarnation of the run.
+  void Create(const v1::RunConfig& config) {
+    v1::CreateRunRequest request;
+    request.set_run_id("ingest");
+    request.set_incarnation(++incarnation_);
+    *request.mutable_config() = config;
+    request.mutable_config()->set_vocabulary_size(kVocabulary);
+    grpc::ClientContext context;
+    v1::CreateRunResponse response;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const grpc::Status status = stub->CreateRun(&context, request, &response);
+    if (!status.ok()) Fail(status.error_message());
+  }
+
+  void Send(const std::vector<Messages>& streams) {
+    v1::AppendRequest header;
+    header.mutable_header()->mutable_run()->set_run_id("ingest");
+    header.mutable_header()->set_vocabulary_size(kVocabulary);
+    header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
+    header.mutable_header()->mutable_sampling()->set_temperature(1);
+    const std::string header_bytes = header.SerializeAsString();
+    Countdown done(static_cast<int>(streams.size()));
+    std::vector<std::unique_ptr<SisStream>> reactors;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      reactors.push_back(
+          std::make_unique<SisStream>(channels_[i], header_bytes, streams[i].sis, done));
+    }
+    done.Wait();
+  }
+
+  void Advance(uint64_t policy_version) {
+    v1::AdvanceVersionRequest request;
+    request.mutable_run()->set_run_id("ingest");
+    request.set_policy_version(policy_version);
+    grpc::ClientContext context;
+    v1::AdvanceVersionResponse response;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const grpc::Status status = stub->AdvanceVersion(&context, request, &response);
+    if (!status.ok()) Fail(status.error_message());
+  }
+
+  // For as long as may be.
+  void Keep(const std::vector<std::string>& ids) {
+    v1::FetchTopKRequest request;
+    request.mutable_run()->set_run_id("ingest");
+    for (const std::string& id : ids) request.add_slices()->mutable_sequence()->set_id(id);
+    request.set_keep_seconds(3600);
+    grpc::ClientContext context;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const auto stream = stub->FetchTopK(&context, request);
+    for (v1::FetchTopKResponse response; stream->Read(&response);) {
+      for (const v1::FetchedSlice& slice : response.slices()) {
+        if (slice.missing_size() > 0) Fail("not all is there to be kept");
+      }
+    }
+    const grpc::Status status = stream->Finish();
+    if (!status.ok()) Fail(status.error_message());
+  }
+
+  void Check(int64_t tokens) {
+    const v1::Run run = Get();
+    if (run.positions() != static_cast<uint64_t>(tokens)) {
+      Fail(absl::StrCat("sis_server has ", run.positions(), " of ", tokens));
+    }
+  }
+
+  v1::Run Get() {
+    v1::GetRunRequest request;
+    request.set_run_id("ingest");
+    grpc::ClientContext context;
+    v1::GetRunResponse response;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const grpc::Status status = stub->GetRun(&context, request, &response);
+    if (!status.ok()) Fail(status.error_message());
+    return response.run();
+  }
+
+ private:
+  ServerProcess process_;
+  uint64_t incarnation_ = 0;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+};
+
+}  // namespace sis
