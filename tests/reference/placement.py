@@ -1,4 +1,10 @@
-"""docs/concepts.md in Python's own integers."""
+"""The replica that has a sequence: the one with the largest score, unsigned, or of equal scores the smallest name, byte by
+byte.
+
+    score(name, run, id) = mix(fnv(run 00 id) ^ mix(fnv(name)))
+
+Texts are UTF-8 bytes, 00 is one zero byte, fnv is 64-bit FNV-1a, mix is MurmurHash3's fmix64.
+"""
 
 from __future__ import annotations
 

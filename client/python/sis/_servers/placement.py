@@ -1,4 +1,4 @@
-"""Placement of sequences on replicas (docs/concepts.md)."""
+"""Placement of sequences on replicas (docs/concepts.md), as tests/reference/placement.py defines it."""
 
 from __future__ import annotations
 
