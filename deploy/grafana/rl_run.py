@@ -27,7 +27,8 @@ def board() -> panels.Dashboard:
     panels.add(built, "Runs", [_runs()])
     panels.add(built, "Decisions", _decisions())
     panels.add(built, "How far the policies are apart", _distance())
-    panels.add(built, "Staleness and missing tokens", _staleness_and_missing())
+    panels.add(built, "Drift by age", _ages())
+    panels.add(built, "Missing tokens", _missing())
     panels.add(built, "Corrections side by side", _corrections())
     return built
 
@@ -134,7 +135,7 @@ def _decisions() -> List[Panel]:
                 "{{$by}} D_SIS": promql.per_token("sis_modified_deviation_nats_total"),
             },
             what="The mean of |log w|, and the same counting accepted tokens as 0.",
-            normal="0.03 to 0.07 nats between engines of the same weights (bfloat16, 4 bits), and more with staleness "
+            normal="0.03 to 0.07 nats between engines of the same weights (bfloat16, 4 bits), and more with age "
             "and with every pass over the same rollouts. D_SIS lies well below D.",
             otherwise="above 1 nat, or a jump at the first step: the engines' log-probs are of different kinds, "
             "shifted by a token, or at another temperature. D_SIS near 0 means that nearly no correction is applied, "
@@ -180,9 +181,9 @@ def _distance() -> List[Panel]:
             {"{{$by}}": promql.per_token("sis_k3_nats_total")},
             what="The mean of k3 = w - 1 - log w, an estimate of KL(behaviour || current) per token. Each token counts "
             "at most 64.",
-            normal="below 0.01 nats on fresh rollouts, rising with staleness and with passes over the same rollouts.",
+            normal="below 0.01 nats on fresh rollouts, rising with age and with passes over the same rollouts.",
             otherwise="high from the first draw on: the engines differ. A steady rise over steps of the same "
-            "staleness: the updates are too large for the lag.",
+            "age: the updates are too large for the lag.",
             runbooks=["engines_differ"],
         ),
         lines(
@@ -293,15 +294,20 @@ def _buckets(metric: str) -> str:
     return promql.rate(f"{metric}_bucket", "le", group="", window="$__rate_interval")
 
 
-def _staleness_and_missing() -> List[Panel]:
-    by_staleness = promql.scored("staleness")
+def _ages() -> List[Panel]:
+    scored = promql.scored("age")
+
+    def mean(metric: str) -> str:
+        return promql.ratio(promql.rate(metric, "age"), scored)
+
+    weight, squared = (promql.rate(f"sis_modified_ratio_{name}total", "age") for name in ("", "squared_"))
     return [
         lines(
-            "Tokens by staleness",
+            "Tokens by age",
             SHARE,
-            {"{{$by}} {{staleness}}": promql.share(by_staleness, promql.scored())},
-            what="Shares of the scored tokens by how many policy versions they are behind. ahead: labelled with a version "
-            "that the run does not have yet.",
+            {"{{$by}} {{age}}": promql.share(scored, promql.scored())},
+            what="Shares of the scored tokens by age: how many policy versions they are behind. ahead: labelled with a "
+            "version that the run does not have yet.",
             normal="what the training loop is meant to do: 0 on-policy, up to N - 1 with N updates per rollout, more "
             "when rollouts and training run side by side.",
             otherwise="older than that: rollouts wait too long before they are trained on, or workers don't get the "
@@ -310,11 +316,11 @@ def _staleness_and_missing() -> List[Panel]:
             stacked=True,
         ),
         lines(
-            "Accept rate by staleness",
+            "Accept rate by age",
             SHARE,
             {
-                "{{$by}} {{staleness}}": promql.ratio(
-                    promql.rate("sis_tokens_total", "staleness", where='decision="accepted"'), by_staleness
+                "{{$by}} {{age}}": promql.ratio(
+                    promql.rate("sis_tokens_total", "age", where='decision="accepted"'), scored
                 )
             },
             what="The share of accepted tokens among those that are so many policy versions behind.",
@@ -324,6 +330,49 @@ def _staleness_and_missing() -> List[Panel]:
             runbooks=["accept_rate_low", "accept_rate_collapsing", "stale_tokens_differ"],
             largest=1,
         ),
+        lines(
+            "Effective sample size by age",
+            SHARE,
+            {"{{$by}} {{age}}": promql.ratio(f"{weight} ^ 2", f"{squared} * {scored}")},
+            what="How many tokens of equal weight the modified ratios of an age are worth, per token.",
+            normal="above 0.5, and falls slowly with age.",
+            otherwise="a steep fall: from that age on few tokens carry the gradient. A max_staleness below it costs "
+            "little.",
+            runbooks=["effective_sample_size_low", "stale_tokens_differ"],
+            largest=1,
+        ),
+        lines(
+            "D by age",
+            NATS,
+            {"{{$by}} {{age}}": mean("sis_deviation_nats_total")},
+            what="The mean of |log w| by age: how far the policy has moved since the token was sampled.",
+            normal="0.03 to 0.07 nats at age 0, between engines of the same weights, and more with age.",
+            otherwise="high at age 0: the engines differ. A steep rise: the updates are too large for the lag.",
+            runbooks=["fresh_tokens_differ", "stale_tokens_differ"],
+        ),
+        lines(
+            "D_SIS by age",
+            NATS,
+            {"{{$by}} {{age}}": mean("sis_modified_deviation_nats_total")},
+            what="The same with accepted tokens as 0: the drift that is left in the weights.",
+            normal="well below D at every age.",
+            otherwise="near D from some age on: there nearly no token is accepted, and SIS hardly acts.",
+            runbooks=["d_sis_near_d", "stale_tokens_differ"],
+        ),
+        lines(
+            "Policy version",
+            COUNT,
+            {"{{$by}}": promql.now("sis_run_policy_version")},
+            what="The version of the weights that trainers hold now; the largest of each group.",
+            normal="rises by one with each step.",
+            otherwise="a flat line: no trainer advances it, and ages are counted too low. A fall: the run was "
+            "opened anew.",
+        ),
+    ]
+
+
+def _missing() -> List[Panel]:
+    return [
         lines(
             "Missing tokens by reason",
             SHARE,
@@ -351,15 +400,6 @@ def _staleness_and_missing() -> List[Panel]:
             "misaligned.",
             runbooks=["envelope_violations"],
             alert_above=0.001,
-        ),
-        lines(
-            "Policy version",
-            COUNT,
-            {"{{$by}}": promql.now("sis_run_policy_version")},
-            what="The version of the weights that trainers hold now; the largest of each group.",
-            normal="rises by one with each step.",
-            otherwise="a flat line: no trainer advances it, and staleness is counted too low. A fall: the run was "
-            "opened anew.",
         ),
         lines(
             "Tokens stored and evaluated",

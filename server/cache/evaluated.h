@@ -7,8 +7,8 @@
 
 #include "kernels/decide/statistics.h"
 #include "kernels/numerics/sums.h"
+#include "server/cache/ages.h"
 #include "server/cache/missing.h"
-#include "server/cache/staleness.h"
 
 namespace sis {
 
@@ -24,17 +24,15 @@ struct PrefixPointSums {
 struct Evaluated {
   Sums sums;
   Statistics statistics;
-  StalenessCounts staleness = {};
-  int64_t fresh_d = 0;         // the part of sums.d that is not behind, in units of Fixed
-  MissingCounts missing = {};  // by MissingReason; together sums.missing
+  SumsByAge ages = {};                             // together the scored positions
+  MissingCounts missing = {};                      // by MissingReason; together sums.missing
   std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxBlockSlots
   std::map<std::string, CorrectionSums> observed;  // by name
 
   Evaluated& operator+=(const Evaluated& other) {
     sums += other.sums;
     statistics += other.statistics;
-    AddEach(other.staleness, staleness);
-    fresh_d += other.fresh_d;
+    AddEach(other.ages, ages);
     AddEach(other.missing, missing);
     for (const auto& [top_k, point] : other.prefix_curve) prefix_curve[top_k] += point;
     for (const auto& [name, correction] : other.observed) observed[name] += correction;

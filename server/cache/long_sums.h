@@ -5,6 +5,7 @@
 
 #include "kernels/decide/statistics.h"
 #include "kernels/numerics/sums.h"
+#include "server/cache/ages.h"
 
 namespace sis {
 
@@ -62,6 +63,28 @@ struct CorrectionTotals {
     weight_squared += FromCountedWeight(sums.weight_squared);
     abs_log_weight += FromFixed(sums.abs_log_weight);
     gradient_mass += FromCountedWeight(sums.gradient_mass);
+    return *this;
+  }
+};
+
+// The AgeSums of many draws.
+struct AgeTotals {
+  int64_t accepted = 0;
+  int64_t rejected = 0;
+  int64_t outside_top_k = 0;
+  double d = 0;      // nats
+  double d_sis = 0;  // nats
+  double weight = 0;
+  double weight_squared = 0;
+
+  AgeTotals& operator+=(const AgeSums& sums) {
+    accepted += sums.accepted;
+    rejected += sums.rejected;
+    outside_top_k += sums.outside_top_k;
+    d += FromFixed(sums.d);
+    d_sis += FromFixed(sums.d_sis);
+    weight += FromCountedWeight(sums.weight);
+    weight_squared += FromCountedWeight(sums.weight_squared);
     return *this;
   }
 };

@@ -1,5 +1,7 @@
 #include "server/cache/run_counters.h"
 
+#include <cstddef>
+
 #include "absl/strings/str_cat.h"
 
 namespace sis {
@@ -17,7 +19,7 @@ void Add(const Evaluated& evaluated, RunTotals& totals) {
   totals.positive_log_envelope +=
       FromFixed(evaluated.sums.log_envelope + statistics.negative_log_envelope);
   totals.negative_log_envelope += FromFixed(statistics.negative_log_envelope);
-  AddEach(evaluated.staleness, totals.staleness);
+  for (size_t i = 0; i < kAgeClasses.size(); ++i) totals.ages[i] += evaluated.ages[i];
   AddEach(evaluated.missing, totals.missing_by_reason);
   AddEach(statistics.abs_log_ratio, totals.abs_log_ratio_counts);
   AddEach(statistics.log_envelope, totals.log_envelope_counts);

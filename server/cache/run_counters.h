@@ -14,10 +14,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "kernels/decide/statistics.h"
+#include "server/cache/ages.h"
 #include "server/cache/evaluated.h"
 #include "server/cache/long_sums.h"
 #include "server/cache/missing.h"
-#include "server/cache/staleness.h"
 #include "server/cache/step_ledger.h"
 #include "server/threads/mutex.h"
 
@@ -40,7 +40,7 @@ struct RunTotals {
   double positive_log_envelope = 0;
   double negative_log_envelope = 0;
   // Over scored positions; see Statistics.
-  StalenessCounts staleness = {};
+  std::array<AgeTotals, kAgeClasses.size()> ages = {};
   BucketCounts<kPowerBounds> abs_log_ratio_counts = {};
   BucketCounts<kPowerBounds> log_envelope_counts = {};
   BucketCounts<kPowerBounds> residual_mass_counts = {};

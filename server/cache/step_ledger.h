@@ -118,7 +118,7 @@ class StepLedger {
   static constexpr int64_t kRangeBytes = 96;
   // Sizes, in bytes: a step without ranges, each correction observed in it, and each point of its
   // prefix curve.
-  static constexpr int64_t kStepBytes = 1536;
+  static constexpr int64_t kStepBytes = 1920;
   static constexpr int64_t kObservedBytes = 256;
   static constexpr int64_t kPrefixPointBytes = 96;
 

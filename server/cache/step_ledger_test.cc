@@ -185,7 +185,7 @@ TEST(StepLedgerTest, AddSumsUp) {
   Evaluated evaluated = Accepted(2);
   evaluated.sums.d = 5;
   evaluated.statistics.abs_log_ratio[3] = 7;
-  evaluated.staleness[1].rejected = 9;
+  evaluated.ages[1].rejected = 9;
   evaluated.observed["tis"].weight = 11;
   evaluated.missing[2] = 13;
   evaluated.prefix_curve[4] = {.positions = 15, .sums = {.residual_mass = 17}};
@@ -194,7 +194,7 @@ TEST(StepLedgerTest, AddSumsUp) {
   EXPECT_EQ(ledger.Find(3)->evaluated.sums.accepted, 4);
   EXPECT_EQ(ledger.Find(3)->evaluated.sums.d, 10);
   EXPECT_EQ(ledger.Find(3)->evaluated.statistics.abs_log_ratio[3], 14);
-  EXPECT_EQ(ledger.Find(3)->evaluated.staleness[1].rejected, 18);
+  EXPECT_EQ(ledger.Find(3)->evaluated.ages[1].rejected, 18);
   EXPECT_EQ(ledger.Find(3)->evaluated.observed.at("tis").weight, 22);
   EXPECT_EQ(ledger.Find(3)->evaluated.missing[2], 26);
   EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).positions, 30);
@@ -282,8 +282,8 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
   constexpr int64_t kStep = StepLedger::kStepBytes;
   constexpr int64_t kRange = StepLedger::kRangeBytes;
   // Room for two steps, if the second holds no more than the first leaves.
-  constexpr int64_t kRanges = 24;
-  static_assert(kStep == 16 * kRange);
+  constexpr int64_t kRanges = 28;
+  static_assert(kStep == 20 * kRange);
   ByteBudget budget(kStep + kRanges * kRange);
   {
     StepLedger ledger(budget);

@@ -1,7 +1,6 @@
 #include "server/evaluate/part_statistics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <variant>
 
 #include "kernels/decide/algorithms/expected_weight.h"
@@ -12,29 +11,6 @@ namespace {
 
 void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
   if (array.empty()) array = Room(memory, count);
-}
-
-void CountByStaleness(const PartStatistics::DecidedPart& part, RangeResult& into) {
-  if (part.ranges.empty()) return;
-  if (std::ranges::count(part.staleness, part.staleness.front()) ==
-      static_cast<std::ptrdiff_t>(part.staleness.size())) {
-    into.counted.staleness[part.staleness.front()] +=
-        {part.sums.accepted, part.sums.rejected, part.sums.outside_top_k};
-    if (!IsBehind(part.staleness.front())) into.counted.fresh_d += part.sums.d;
-    return;
-  }
-  for (size_t i = 0; i < part.ranges.size(); ++i) {
-    const std::span<const Decision> decisions = part.ranges[i].output.decisions;
-    const int64_t accepted = std::ranges::count(decisions, Decision::kAccepted);
-    const int64_t rejected = std::ranges::count(decisions, Decision::kRejected);
-    const auto scored = static_cast<int64_t>(decisions.size());
-    into.counted.staleness[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
-    if (IsBehind(part.staleness[i])) continue;
-    const size_t first = part.ranges[i].first_position - part.first_position;
-    for (const float log_ratio : part.output.view.log_ratios.subspan(first, decisions.size())) {
-      into.counted.fresh_d += Fixed(std::abs(log_ratio));
-    }
-  }
 }
 
 bool ObservesDppoTopK(const EvaluateInput& input) {
@@ -89,8 +65,46 @@ absl::Status PartStatistics::Add(const DecidedPart& part, RangeResult& into) {
         SumsOf(positions, ModifiedRatios{view.modified_ratios, view.log_modified_ratios});
   }
   into.counted.statistics += statistics;
-  CountByStaleness(part, into);
+  AddByAge(part, statistics.applied, into.counted.ages);
   return input_.observe.empty() ? absl::OkStatus() : AddObserved(part, positions, into);
+}
+
+void PartStatistics::AddByAge(const DecidedPart& part, const CorrectionSums& applied,
+                              SumsByAge& ages) const {
+  for (size_t age = 0; age < ages.size(); ++age) {
+    const Sums& sums = part.sums_by_age[age];
+    if (sums.scored() == 0) continue;
+    // Mostly the whole part has one age.
+    CorrectionSums weights = applied;
+    if (sums.scored() != part.sums.scored()) {
+      weights = {};
+      for (size_t i = 0; i < part.ranges.size(); ++i) {
+        if (part.ages[i] == age) AddWeights(part, part.ranges[i], weights);
+      }
+    }
+    ages[age] += {.accepted = sums.accepted,
+                  .rejected = sums.rejected,
+                  .outside_top_k = sums.outside_top_k,
+                  .d = sums.d,
+                  .d_sis = sums.d_sis,
+                  .weight = weights.weight,
+                  .weight_squared = weights.weight_squared};
+  }
+}
+
+void PartStatistics::AddWeights(const DecidedPart& part, const BackendRange& range,
+                                CorrectionSums& weights) const {
+  const OutputView& view = part.output.view;
+  const size_t first = range.first_position - part.first_position;
+  for (size_t i = first; i < first + range.output.decisions.size(); ++i) {
+    float weight = 1.0f;
+    if (needs_modified_ratios_) {
+      weight = view.modified_ratios[i];
+    } else if (view.decisions[i] != Decision::kAccepted) {
+      weight = Exp32(view.log_ratios[i]);
+    }
+    weights.Add(weight, weight, 0.0f, 0.0f);
+  }
 }
 
 absl::Status PartStatistics::AddObserved(const DecidedPart& part, const DecidedPositions& positions,

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "kernels/decide/backend.h"
 #include "kernels/decide/statistics.h"
+#include "server/cache/ages.h"
 #include "server/cache/evaluated.h"
 #include "server/cache/missing.h"
 #include "server/evaluate/evaluate_input.h"
@@ -45,14 +46,18 @@ class PartStatistics {
     size_t offset;  // of its first position in the request
     uint32_t first_position;
     std::span<const BackendRange> ranges;
-    // The staleness class of each range; see StalenessClassOf.
-    std::span<const size_t> staleness;
-    const Sums& sums;  // over all ranges
+    std::span<const size_t> ages;  // the class of each range; see AgeClassOf
+    const Sums& sums;              // over all ranges
+    std::span<const Sums, kAgeClasses.size()> sums_by_age;
     const PositionOutput& output;
   };
   absl::Status Add(const DecidedPart& part, RangeResult& into);
 
  private:
+  // `applied` are the sums of the part's modified ratios.
+  void AddByAge(const DecidedPart& part, const CorrectionSums& applied, SumsByAge& ages) const;
+  // Adds the modified ratios of the range; only `weight` and `weight_squared` are right.
+  void AddWeights(const DecidedPart& part, const BackendRange& range, CorrectionSums& weights) const;
   absl::Status AddObserved(const DecidedPart& part, const DecidedPositions& positions,
                            RangeResult& into);
   bool DecidesAgain(const ObservedSis& sis) const;

@@ -147,8 +147,9 @@ RangeResult SliceEvaluator::NoneYet() const {
 
 void SliceEvaluator::ForgetRanges() {
   ranges_.clear();
-  staleness_.clear();
+  ages_.clear();
   decided_ = {};
+  decided_by_age_ = {};
 }
 
 template <typename Visit>
@@ -213,6 +214,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
   if (const auto reason = ReasonMissing(part.slice, piece); reason.has_value()) {
     return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
+  const size_t age = AgeClassOf(piece.block->policy_version(), versions_.policy);
   return ForEachMaskRange(
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
@@ -227,14 +229,14 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const absl::StatusOr<CurrentView> current =
             input_.current.Read(behavior, part.offset + first, position);
         if (!current.ok()) return current.status();
+        ages_.push_back(age);
         ranges_.push_back({.sequence_key = part.slice.sequence()->key(),
                            .first_position = position,
                            .behavior = behavior,
                            .current = *current,
                            .output = part.output.Part(first, count).view,
-                           .sums = &decided_,
+                           .sums = &decided_by_age_[age],
                            .prefix_sums = part.result.prefix_sums});
-        staleness_.push_back(StalenessClassOf(piece.block->policy_version(), versions_.policy));
         return absl::OkStatus();
       });
 }
@@ -249,6 +251,7 @@ absl::Status SliceEvaluator::CheckCurrentValues() const {
 
 absl::Status SliceEvaluator::Decide(const Part& part) {
   backend_.Evaluate(input_.parameters, ranges_);
+  for (const Sums& sums : decided_by_age_) decided_ += sums;
   if (const int64_t invalid = decided_.invalid; invalid > 0) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
     return absl::InternalError(
@@ -256,8 +259,11 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   }
   if (input_.weight == v1::WEIGHT_EXPECTED) {
     decided_.d_sis = 0;
+    for (Sums& sums : decided_by_age_) sums.d_sis = 0;
     for (const BackendRange& range : ranges_) {
-      decided_.d_sis += ReplaceByExpectedWeights(range);
+      const int64_t d_sis = ReplaceByExpectedWeights(range);
+      decided_.d_sis += d_sis;
+      range.sums->d_sis += d_sis;
     }
   }
   for (const BackendRange& range : ranges_) {
@@ -278,8 +284,9 @@ absl::Status SliceEvaluator::AddStatistics(const Part& part) {
   return statistics_.Add({.offset = part.offset,
                           .first_position = part.first,
                           .ranges = ranges_,
-                          .staleness = staleness_,
+                          .ages = ages_,
                           .sums = decided_,
+                          .sums_by_age = decided_by_age_,
                           .output = part.output},
                          part.result);
 }

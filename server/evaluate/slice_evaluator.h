@@ -1,6 +1,7 @@
 // Evaluates ranges of a slice's positions against the cache.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
+#include "server/cache/ages.h"
 #include "server/cache/inspected_positions.h"
 #include "server/cache/inspection.h"
 #include "server/cache/missing.h"
@@ -90,10 +92,11 @@ class SliceEvaluator {
   const Backend& backend_;
   const EvaluateInput& input_;
   const VersionsNow versions_;
-  // The current part: its ranges, the staleness class of each, and the sums of all.
+  // The current part: its ranges, the age class of each, and the sums of all and of each class.
   std::vector<BackendRange> ranges_;
-  std::vector<size_t> staleness_;
+  std::vector<size_t> ages_;
   Sums decided_;
+  std::array<Sums, kAgeClasses.size()> decided_by_age_;
   PartStatistics statistics_;
 };
 

@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/testing/evaluate_fixture.h"
@@ -95,9 +99,6 @@ TEST_F(StatisticsTest, HistogramsCountScoredPositions) {
     EXPECT_EQ(std::accumulate(histogram->counts().begin(), histogram->counts().end(), uint64_t{0}),
               scored);
   }
-  EXPECT_EQ(distributions.staleness(0).accepted(), totals.accepted());
-  EXPECT_EQ(distributions.staleness(0).rejected(), totals.rejected());
-  EXPECT_EQ(distributions.staleness(0).outside_top_k(), totals.outside_top_k());
   ASSERT_EQ(step.corrections_size(), 3);
   for (const v1::CorrectionTotals& correction : step.corrections()) {
     EXPECT_EQ(correction.positions(), scored);
@@ -417,33 +418,132 @@ TEST_F(StatisticsTest, APointOfThePrefixCurveIsOfThoseWhoAskedForIt) {
   EXPECT_EQ(positions, (std::map<uint32_t, uint64_t>{{1, 100}, {3, 70}, {kSlots, 170}}));
 }
 
-TEST_F(StatisticsTest, StalenessIsThatOfThePositions) {
-  const auto run = cache_.CreateRun("stale", LosslessConfig(kSlots));
-  const auto append = [&](uint32_t first, uint32_t count, uint64_t version) {
-    EXPECT_EQ(
-        AppendBlock(cache_, *run, records_[0].Block("a", first, version, first, count)).code(), 0);
-  };
-  append(0, 10, 0);
-  append(10, 20, 5);
-  append(30, 40, 6);
-  append(70, 50, 7);
-  ASSERT_TRUE(run->AdvanceVersion(6).ok());
-  ASSERT_TRUE(EvaluateAtOnce(*run, backend_, Request({{0, 0, 120}}, 1)).ok());
-  const v1::GetStepResponse step = StepOf(*run, 1);
-  const auto scored = [&](int i) {
-    const auto& counts = step.distributions().staleness(i);
-    return counts.accepted() + counts.rejected() + counts.outside_top_k();
-  };
-  EXPECT_EQ(scored(0), 40);
-  EXPECT_EQ(scored(1), 20);
-  EXPECT_EQ(scored(2), 0);
-  EXPECT_EQ(scored(3), 10);
-  EXPECT_EQ(step.distributions().staleness(3).from(), 4);
-  EXPECT_EQ(step.distributions().staleness(3).to(), 7);
-  const int last = step.distributions().staleness_size() - 1;
-  EXPECT_EQ(scored(last), 50) << "of version 7, which the run does not have yet";
-  EXPECT_TRUE(step.distributions().staleness(last).ahead());
-  EXPECT_FALSE(step.distributions().staleness(0).ahead());
+// Sequence "a", in blocks of all ages and of versions ahead.
+class AgesTest : public StatisticsTest {
+ protected:
+  static constexpr uint64_t kVersion = 40;
+  static constexpr uint64_t kVersions[] = {40, 39, 38, 37, 36, 33,  32, 25,
+                                           24, 9,  8,  0,  41, 900, 40};
+  static constexpr uint32_t kBlock = 13;
+  static constexpr uint32_t kPositions = kBlock * std::size(kVersions);
+
+  std::shared_ptr<sis::Run> NewRun(const std::string& id) {
+    const auto run = cache_.CreateRun(id, LosslessConfig(kSlots));
+    for (uint32_t i = 0; i < std::size(kVersions); ++i) {
+      const uint32_t first = i * kBlock;
+      const RecordedBlock block = records_[0].Block("a", first, kVersions[i], first, kBlock);
+      EXPECT_EQ(AppendBlock(cache_, *run, block).code(), 0);
+    }
+    EXPECT_TRUE(run->AdvanceVersion(kVersion).ok());
+    return run;
+  }
+  v1::EvaluateRequest RequestOf(uint32_t first, uint32_t count, v1::Weight weight) const {
+    v1::EvaluateRequest request = Request({{0, first, count}}, 1);
+    request.set_weight(weight);
+    std::string mask(count, '\1');
+    for (uint32_t i = 0; i < count; ++i) mask[i] = (first + i) % 7 != 3;
+    request.set_mask(mask);
+    return request;
+  }
+};
+
+// In float64, from what was recorded, sent and returned.
+TEST_F(AgesTest, SumsAreThoseOfThePositions) {
+  // The lower ends of the classes.
+  constexpr uint64_t kFrom[] = {0, 1, 2, 3, 4, 8, 16, 32};
+  for (const v1::Weight weight : {v1::WEIGHT_SAMPLED, v1::WEIGHT_EXPECTED}) {
+    const auto run = NewRun(v1::Weight_Name(weight));
+    v1::EvaluateRequest request = RequestOf(0, kPositions, weight);
+    request.add_outputs(v1::OUTPUT_RATIOS);
+    const absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*run, backend_, request);
+    ASSERT_TRUE(response.ok()) << response.status();
+    const std::vector<float> ratios = Floats(response->ratios());
+    struct Expected {
+      uint64_t counts[3] = {};
+      double d = 0, d_sis = 0, weight = 0, weight_squared = 0;
+    };
+    std::map<std::pair<bool, uint64_t>, Expected> expected;  // by `ahead` and `from`
+    for (uint32_t i = 0; i < kPositions; ++i) {
+      if (request.mask()[i] == 0) continue;
+      const uint64_t version = kVersions[i / kBlock];
+      const bool ahead = version > kVersion;
+      const uint64_t from =
+          ahead ? 0
+                : *(std::upper_bound(std::begin(kFrom), std::end(kFrom), kVersion - version) - 1);
+      Expected& age = expected[{ahead, from}];
+      ++age.counts[static_cast<size_t>(response->decisions()[i])];
+      age.d +=
+          std::abs(double{current_[0].sampled_log_probs[i]} - records_[0].sampled_log_probs[i]);
+      age.d_sis += std::abs(std::log(double{ratios[i]}));
+      const double counted = std::min(1024.0, double{ratios[i]});
+      age.weight += counted;
+      age.weight_squared += counted * counted;
+    }
+    const v1::GetStepResponse step = StepOf(*run, 1);
+    ASSERT_EQ(step.ages_size(), 9);
+    ASSERT_EQ(expected.size(), 9);
+    int i = 0;
+    for (const auto& [key, want] : expected) {
+      const v1::AgeTotals& age = step.ages(i++);
+      SCOPED_TRACE(age.ShortDebugString());
+      EXPECT_EQ(std::pair(age.ahead(), age.from()), key);
+      if (age.ahead()) {
+        EXPECT_EQ(age.to(), 0);
+      } else if (i < 8) {
+        EXPECT_EQ(age.to(), kFrom[i] - 1);
+      } else {
+        EXPECT_FALSE(age.has_to());
+      }
+      EXPECT_EQ(age.accepted(), want.counts[0]);
+      EXPECT_EQ(age.rejected(), want.counts[1]);
+      EXPECT_EQ(age.outside_top_k(), want.counts[2]);
+      EXPECT_NEAR(age.d(), want.d, 1e-5 * want.d);
+      EXPECT_NEAR(age.d_sis(), want.d_sis, 1e-4 * want.d);
+      EXPECT_NEAR(age.weight(), want.weight, 1e-4 * want.weight);
+      EXPECT_NEAR(age.weight_squared(), want.weight_squared, 1e-4 * want.weight_squared);
+    }
+  }
+}
+
+TEST_F(AgesTest, AddUpToTheTotals) {
+  for (const v1::Weight weight : {v1::WEIGHT_SAMPLED, v1::WEIGHT_EXPECTED}) {
+    const auto run = NewRun(v1::Weight_Name(weight));
+    ASSERT_TRUE(EvaluateAtOnce(*run, backend_, RequestOf(0, kPositions, weight)).ok());
+    const v1::GetStepResponse step = StepOf(*run, 1);
+    v1::Totals totals;
+    v1::CorrectionTotals applied;
+    for (const v1::AgeTotals& age : step.ages()) {
+      totals.set_accepted(totals.accepted() + age.accepted());
+      totals.set_rejected(totals.rejected() + age.rejected());
+      totals.set_outside_top_k(totals.outside_top_k() + age.outside_top_k());
+      totals.set_d(totals.d() + age.d());
+      totals.set_d_sis(totals.d_sis() + age.d_sis());
+      applied.set_weight(applied.weight() + age.weight());
+      applied.set_weight_squared(applied.weight_squared() + age.weight_squared());
+    }
+    EXPECT_GT(totals.d_sis(), 0);
+    EXPECT_EQ(totals.accepted(), step.totals().accepted());
+    EXPECT_EQ(totals.rejected(), step.totals().rejected());
+    EXPECT_EQ(totals.outside_top_k(), step.totals().outside_top_k());
+    // Sums in fixed point are exact as doubles.
+    EXPECT_EQ(totals.d(), step.totals().d());
+    EXPECT_EQ(totals.d_sis(), step.totals().d_sis());
+    EXPECT_EQ(applied.weight(), step.corrections(2).weight());
+    EXPECT_EQ(applied.weight_squared(), step.corrections(2).weight_squared());
+  }
+}
+
+// Blocks that are evaluated together count as each of them alone.
+TEST_F(AgesTest, OfASequenceAreTheSumsOfItsBlocks) {
+  for (const v1::Weight weight : {v1::WEIGHT_SAMPLED, v1::WEIGHT_EXPECTED}) {
+    const auto whole = NewRun("whole" + v1::Weight_Name(weight));
+    const auto parts = NewRun("parts" + v1::Weight_Name(weight));
+    ASSERT_TRUE(EvaluateAtOnce(*whole, backend_, RequestOf(0, kPositions, weight)).ok());
+    for (uint32_t first = 0; first < kPositions; first += kBlock) {
+      ASSERT_TRUE(EvaluateAtOnce(*parts, backend_, RequestOf(first, kBlock, weight)).ok());
+    }
+    EXPECT_EQ(StepOf(*whole, 1).SerializeAsString(), StepOf(*parts, 1).SerializeAsString());
+  }
 }
 
 TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {

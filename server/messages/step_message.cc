@@ -21,8 +21,7 @@ v1::Histogram ToHistogram(const std::vector<double>& bounds,
   return histogram;
 }
 
-v1::Distributions ToDistributions(const Evaluated& evaluated) {
-  const Statistics& statistics = evaluated.statistics;
+v1::Distributions ToDistributions(const Statistics& statistics) {
   v1::Distributions distributions;
   *distributions.mutable_abs_log_ratio() =
       ToHistogram(PowerBounds(kFirstNatsExponent), statistics.abs_log_ratio);
@@ -37,18 +36,26 @@ v1::Distributions ToDistributions(const Evaluated& evaluated) {
     beyond.set_bound(kRatioBounds[i]);
     beyond.set_positions(statistics.ratios_beyond[i]);
   }
-  for (size_t i = 0; i < kStalenessClasses.size(); ++i) {
-    const StalenessClass& of = kStalenessClasses[i];
-    const DecisionCounts& counts = evaluated.staleness[i];
-    v1::Distributions::Staleness& staleness = *distributions.add_staleness();
-    staleness.set_from(of.from);
-    if (of.to != std::numeric_limits<uint64_t>::max()) staleness.set_to(of.to);
-    staleness.set_ahead(i == kAhead);
-    staleness.set_accepted(counts.accepted);
-    staleness.set_rejected(counts.rejected);
-    staleness.set_outside_top_k(counts.outside_top_k);
-  }
   return distributions;
+}
+
+void AddAges(const SumsByAge& ages, google::protobuf::RepeatedPtrField<v1::AgeTotals>& totals) {
+  for (size_t i = 0; i < kAgeClasses.size(); ++i) {
+    const AgeClass& age_class = kAgeClasses[i];
+    const AgeSums& sums = ages[i];
+    if (sums.scored() == 0) continue;
+    v1::AgeTotals& age = *totals.Add();
+    age.set_from(age_class.from);
+    if (age_class.to != std::numeric_limits<uint64_t>::max()) age.set_to(age_class.to);
+    age.set_ahead(i == kAhead);
+    age.set_accepted(sums.accepted);
+    age.set_rejected(sums.rejected);
+    age.set_outside_top_k(sums.outside_top_k);
+    age.set_d(FromFixed(sums.d));
+    age.set_d_sis(FromFixed(sums.d_sis));
+    age.set_weight(FromCountedWeight(sums.weight));
+    age.set_weight_squared(FromCountedWeight(sums.weight_squared));
+  }
 }
 
 }  // namespace
@@ -107,7 +114,8 @@ v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
   v1::GetStepResponse response;
   *response.mutable_totals() = ToTotals(step.evaluated.sums);
   response.set_sequences(step.sequences);
-  *response.mutable_distributions() = ToDistributions(step.evaluated);
+  *response.mutable_distributions() = ToDistributions(step.evaluated.statistics);
+  AddAges(step.evaluated.ages, *response.mutable_ages());
   AddStandardCorrections(step.evaluated.statistics, *response.mutable_corrections());
   for (const auto& [name, sums] : step.evaluated.observed) {
     *response.add_corrections() = ToMessage(name, sums);

@@ -75,19 +75,27 @@ Samples OfPrefixes(const Shown& shown) {
 
 Samples Tokens(const Shown& shown) {
   Samples samples;
-  for (size_t i = 0; i < kStalenessClasses.size(); ++i) {
-    const DecisionCounts& counts = shown.totals.staleness[i];
-    const std::string staleness(kStalenessClasses[i].label);
+  for (size_t i = 0; i < kAgeClasses.size(); ++i) {
+    const AgeTotals& totals = shown.totals.ages[i];
+    const std::string age(kAgeClasses[i].label);
     const auto add = [&](const char* decision, int64_t count) {
-      samples.push_back(
-          {static_cast<double>(count), {{"decision", decision}, {"staleness", staleness}}});
+      samples.push_back({static_cast<double>(count), {{"decision", decision}, {"age", age}}});
     };
-    add("accepted", counts.accepted);
-    add("rejected", counts.rejected);
-    add("outside_top_k", counts.outside_top_k);
+    add("accepted", totals.accepted);
+    add("rejected", totals.rejected);
+    add("outside_top_k", totals.outside_top_k);
   }
   samples.push_back({static_cast<double>(shown.totals.sums.missing),
-                     {{"decision", "missing"}, {"staleness", "unknown"}}});
+                     {{"decision", "missing"}, {"age", "unknown"}}});
+  return samples;
+}
+
+template <double AgeTotals::*kTotal>
+Samples OfAges(const Shown& shown) {
+  Samples samples;
+  for (size_t i = 0; i < kAgeClasses.size(); ++i) {
+    samples.push_back({shown.totals.ages[i].*kTotal, {{"age", std::string(kAgeClasses[i].label)}}});
+  }
   return samples;
 }
 
@@ -102,7 +110,7 @@ Samples RatiosBeyond(const Shown& shown) {
 
 const RunFamily kRunFamilies[] = {
     {"sis_tokens_total",
-     "Evaluated positions, once per draw, by decision and by staleness in policy versions.",
+     "Evaluated positions, once per draw, by decision and by age in policy versions.",
      Counter, Tokens},
     {"sis_missing_tokens_total", "Positions without a record, once per draw, by reason.", Counter,
      [](const Shown& shown) {
@@ -117,10 +125,16 @@ const RunFamily kRunFamilies[] = {
     {"sis_envelope_violations_total",
      "Positions whose ratio exceeds the envelope of their own set.", Counter,
      Sum<&LongSums::envelope_violations>},
-    {"sis_deviation_nats_total", "D: sum of |log w| over scored positions.", Counter,
-     Sum<&LongSums::d>},
+    {"sis_deviation_nats_total", "D: sum of |log w| over scored positions, by age.", Counter,
+     OfAges<&AgeTotals::d>},
     {"sis_modified_deviation_nats_total",
-     "D_SIS: sum of |log w| over scored positions not accepted.", Counter, Sum<&LongSums::d_sis>},
+     "D_SIS: sum of |log w| over scored positions not accepted, by age.", Counter,
+     OfAges<&AgeTotals::d_sis>},
+    {"sis_modified_ratio_total", "Sum of the modified ratios of scored positions, by age.", Counter,
+     OfAges<&AgeTotals::weight>},
+    {"sis_modified_ratio_squared_total",
+     "Sum of the squares of the modified ratios of scored positions, by age.", Counter,
+     OfAges<&AgeTotals::weight_squared>},
     {"sis_expected_acceptance_total",
      "Sum over scored positions of (1 - residual mass) / envelope.", Counter,
      Sum<&LongSums::expected_acceptance>},

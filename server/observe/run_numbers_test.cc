@@ -98,8 +98,9 @@ TEST_F(RunNumbersTest, TheLastDrawsAreJudgedBesideThoseBefore) {
   for (uint64_t draw = 0; draw < 10; ++draw) {
     Evaluated evaluated;
     evaluated.sums.accepted = 200 + static_cast<int64_t>(draw);
-    evaluated.staleness[0].accepted = 100;
-    evaluated.fresh_d = int64_t{1} << 30;
+    evaluated.ages[0] = {.accepted = 60, .d = int64_t{1} << 29};
+    evaluated.ages[1] = {.accepted = 100, .d = int64_t{1} << 30};
+    evaluated.ages[kAhead] = {.rejected = 40, .d = int64_t{1} << 29};
     run_->steps().Claim(draw, 1, {0, 8});
     run_->steps().Add(draw, evaluated, run_->now());
   }

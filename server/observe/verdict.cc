@@ -187,12 +187,11 @@ DrawTotals& DrawTotals::operator+=(const Evaluated& evaluated) {
   d += FromFixed(sums.d);
   d_sis += FromFixed(sums.d_sis);
   residual_mass += FromFixed(sums.residual_mass);
-  for (size_t i = 0; i < evaluated.staleness.size(); ++i) {
-    const DecisionCounts& counts = evaluated.staleness[i];
+  for (size_t i = 0; i < evaluated.ages.size(); ++i) {
     if (IsBehind(i)) continue;
-    fresh += static_cast<double>(counts.accepted + counts.rejected + counts.outside_top_k);
+    fresh += static_cast<double>(evaluated.ages[i].scored());
+    fresh_d += FromFixed(evaluated.ages[i].d);
   }
-  fresh_d += FromFixed(evaluated.fresh_d);
   for (size_t i = 0; i < missing_by_reason.size(); ++i) {
     missing_by_reason[i] += static_cast<double>(evaluated.missing[i]);
   }

@@ -39,8 +39,8 @@ template <typename Step, typename Visit>
 bool VisitSums(Step& step, const Visit& visit) {
   auto& evaluated = step.evaluated;
   return visit(step.draw) && visit(step.number) && visit(step.sequences) && visit(step.uncounted) &&
-         visit(evaluated.sums) && visit(evaluated.statistics) && visit(evaluated.staleness) &&
-         visit(evaluated.fresh_d) && visit(evaluated.missing);
+         visit(evaluated.sums) && visit(evaluated.statistics) && visit(evaluated.ages) &&
+         visit(evaluated.missing);
 }
 
 bool Take(std::string_view& payload, StepLedger::Step& step) {

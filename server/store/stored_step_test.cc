@@ -26,8 +26,7 @@ StepLedger::Step Numbered() {
   Evaluated& evaluated = step.evaluated;
   Fill(evaluated.sums, next);
   Fill(evaluated.statistics, next);
-  Fill(evaluated.staleness, next);
-  Fill(evaluated.fresh_d, next);
+  Fill(evaluated.ages, next);
   Fill(evaluated.missing, next);
   for (const int top_k : {1, 8, 64}) Fill(evaluated.prefix_curve[top_k], next);
   for (const char* name : {"", "dapo", "gspo"}) Fill(evaluated.observed[name], next);
@@ -48,8 +47,7 @@ TEST(StoredStepTest, ReturnsWhatWasStored) {
   EXPECT_EQ(parsed->uncounted, step.uncounted);
   EXPECT_EQ(parsed->evaluated.sums, step.evaluated.sums);
   EXPECT_EQ(parsed->evaluated.statistics, step.evaluated.statistics);
-  EXPECT_EQ(parsed->evaluated.staleness, step.evaluated.staleness);
-  EXPECT_EQ(parsed->evaluated.fresh_d, step.evaluated.fresh_d);
+  EXPECT_EQ(parsed->evaluated.ages, step.evaluated.ages);
   EXPECT_EQ(parsed->evaluated.missing, step.evaluated.missing);
   EXPECT_EQ(parsed->evaluated.observed, step.evaluated.observed);
   ASSERT_EQ(parsed->evaluated.prefix_curve.size(), 3);

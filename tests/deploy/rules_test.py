@@ -41,7 +41,7 @@ class RulesTest(unittest.TestCase):
                     ("a:9464", "a", alert["alert"]), ("b:9464", "ended", alert["alert"]), ("b:9464", "other", "Other")
                 )
             ]  # fmt: skip
-            tokens = 'sis_tokens_total{job="sis", run="%s", decision="missing", staleness="unknown"}'
+            tokens = 'sis_tokens_total{job="sis", run="%s", decision="missing", age="unknown"}'
             series += [(tokens % "a", "0+9x60"), (tokens % "ended", "9x60"), (tokens % "other", "0+9x60")]
             (label,) = re.findall(r"\$labels\.(\w+)", alert["annotations"]["summary"])
             firing = [("a", "a:9464")] if of_training else [("a", "a:9464"), ("ended", "b:9464")]

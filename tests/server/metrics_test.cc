@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -21,9 +22,11 @@ namespace {
 
 class MetricsTest : public testing::Test {
  protected:
-  static std::string Tokens(const std::string& decision, const std::string& staleness = "0") {
-    return "sis_tokens_total{decision=\"" + decision + "\",run=\"r\",staleness=\"" + staleness +
-           "\"}";
+  static std::string Tokens(const std::string& decision, const std::string& age = "0") {
+    return "sis_tokens_total{age=\"" + age + "\",decision=\"" + decision + "\",run=\"r\"}";
+  }
+  static std::string OfAge(const std::string& metric, const std::string& age) {
+    return metric + "{age=\"" + age + "\",run=\"r\"}";
   }
   double Value(const std::string& series) {
     const auto scraped = Scrape(CacheMetrics(cache_.registry));
@@ -38,9 +41,13 @@ class MetricsTest : public testing::Test {
 
 TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
   const auto run = cache_.CreateRun("r", SmallConfig());
-  for (const char* staleness : {"0", "1", "2-3", "4-7", "8-15", "16+", "ahead"}) {
+  for (const char* age : {"0", "1", "2", "3", "4-7", "8-15", "16-31", "32+", "ahead"}) {
     for (const char* decision : {"accepted", "rejected", "outside_top_k"}) {
-      EXPECT_EQ(Value(Tokens(decision, staleness)), 0);
+      EXPECT_EQ(Value(Tokens(decision, age)), 0);
+    }
+    for (const char* metric : {"sis_deviation_nats_total", "sis_modified_deviation_nats_total",
+                               "sis_modified_ratio_total", "sis_modified_ratio_squared_total"}) {
+      EXPECT_EQ(Value(OfAge(metric, age)), 0);
     }
   }
   EXPECT_EQ(Value(Tokens("missing", "unknown")), 0);
@@ -59,8 +66,7 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
               0);
   }
   for (const char* name :
-       {"sis_envelope_violations_total", "sis_deviation_nats_total",
-        "sis_modified_deviation_nats_total", "sis_log_envelope_nats_sum",
+       {"sis_envelope_violations_total", "sis_log_envelope_nats_sum",
         "sis_negative_log_envelope_nats_total", "sis_residual_mass_ratio_sum",
         "sis_acceptance_probability_ratio_sum", "sis_abs_log_ratio_nats_count",
         "sis_expected_acceptance_total", "sis_k3_nats_total", "sis_total_variation_total",
@@ -75,8 +81,12 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   const Records records = generator_.NextRecords(100);
   const CurrentValues current = generator_.NextCurrent(records);
-  AppendBlock(cache_, *run, records.Block("a"));
-  AppendBlock(cache_, *run, records.Block("a"));  // re-sent
+  const RecordedBlock older = records.Block("a", 0, 1, 0, 40);
+  AppendBlock(cache_, *run, older);
+  AppendBlock(cache_, *run, older);  // re-sent
+  const RecordedBlock newer = records.Block("a", 40, 3, 40, 60);
+  AppendBlock(cache_, *run, newer);
+  ASSERT_TRUE(run->AdvanceVersion(3).ok());
   v1::EvaluateRequest request;
   request.set_draw(1);
   request.set_total_variation(true);
@@ -94,11 +104,17 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   ASSERT_TRUE(EvaluateAtOnce(*run, backend, request).ok());  // a retry counts nothing
 
   const v1::Totals& totals = response->totals();
-  EXPECT_EQ(Value(Tokens("accepted")), totals.accepted());
-  EXPECT_EQ(Value(Tokens("rejected")), totals.rejected());
-  EXPECT_EQ(Value(Tokens("outside_top_k")), totals.outside_top_k());
-  EXPECT_NEAR(Value("sis_deviation_nats_total{run=\"r\"}"), totals.d(), 1e-6);
-  EXPECT_NEAR(Value("sis_modified_deviation_nats_total{run=\"r\"}"), totals.d_sis(), 1e-6);
+  const v1::GetStepResponse step = ToMessage(*run->steps().Find(1));
+  ASSERT_EQ(step.ages_size(), 2);
+  for (const auto& [age, sums] : {std::pair("0", step.ages(0)), {"2", step.ages(1)}}) {
+    EXPECT_EQ(Value(Tokens("accepted", age)), sums.accepted());
+    EXPECT_EQ(Value(Tokens("rejected", age)), sums.rejected());
+    EXPECT_EQ(Value(Tokens("outside_top_k", age)), sums.outside_top_k());
+    EXPECT_NEAR(Value(OfAge("sis_deviation_nats_total", age)), sums.d(), 1e-6);
+    EXPECT_NEAR(Value(OfAge("sis_modified_deviation_nats_total", age)), sums.d_sis(), 1e-6);
+    EXPECT_NEAR(Value(OfAge("sis_modified_ratio_total", age)), sums.weight(), 1e-6);
+    EXPECT_NEAR(Value(OfAge("sis_modified_ratio_squared_total", age)), sums.weight_squared(), 1e-6);
+  }
   const double negative = Value("sis_negative_log_envelope_nats_total{run=\"r\"}");
   EXPECT_NEAR(Value("sis_log_envelope_nats_sum{run=\"r\"}") - negative, totals.log_envelope(),
               1e-6);
@@ -126,7 +142,6 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
     EXPECT_GT(Value(name + "\"tis\",run=\"r\"}"), 0);
     EXPECT_LT(Value(name + "\"tis\",run=\"r\"}"), Value(name + "\"plain\",run=\"r\"}") + 1e-9);
   }
-  const v1::GetStepResponse step = ToMessage(*run->steps().Find(1));
   EXPECT_EQ(step.totals().SerializeAsString(), totals.SerializeAsString());
   ASSERT_EQ(step.prefix_curve_size(), 2);
   for (const v1::PrefixPoint& point : step.prefix_curve()) {
@@ -141,7 +156,7 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_slots_total{run=\"r\"}"), 400 - std::ranges::count(records.ids, -1));
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"),
-            2 * EntryOf(*run, records.Block("a")).block().size());
+            2 * EntryOf(*run, older).block().size() + EntryOf(*run, newer).block().size());
 }
 
 TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
