@@ -386,8 +386,9 @@ def _missing() -> List[Panel]:
             normal="0, or few of reason stale where the run has a limit.",
             otherwise="the reason says what to do: evicted, trainers don't release or the cache is too small; "
             "never_arrived, workers die or ids don't agree (sisctl sequence list shows what has come); stale, rollouts "
-            "wait longer than max_staleness allows; invalid_log_prob, the engine gives no log-prob for its own token.",
-            runbooks=["missing_tokens", "corrupt_records"],
+            "wait longer than max_staleness allows; unknown_version, the trainer "
+            "does not announce its labels; the other three, the engine gives its own tokens no usable log-prob.",
+            runbooks=["missing_tokens", "unusable_log_probs", "unknown_version", "corrupt_records"],
             alert_above=0.01,
         ),
         lines(

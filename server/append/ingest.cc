@@ -140,10 +140,12 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, std::string_view bytes) {
 }
 
 absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
-  if (gap.reason() != v1::MISSING_REASON_INVALID_LOG_PROB) {
-    return absl::InvalidArgumentError(absl::StrCat("gap.reason: ", static_cast<int>(gap.reason()),
-                                                   "; must be INVALID_LOG_PROB (",
-                                                   int{v1::MISSING_REASON_INVALID_LOG_PROB}, ")"));
+  if (!v1::MissingReason_IsValid(gap.reason()) ||
+      !IsReasonOfGap(static_cast<MissingReason>(gap.reason()))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gap.reason: ", static_cast<int>(gap.reason()),
+                     "; must be INVALID_LOG_PROB (8), NO_LOG_PROB (9), INFINITE_LOG_PROB (10) or "
+                     "UNKNOWN_VERSION (11)"));
   }
   const int64_t max_positions = run_->limits().max_positions;
   if (gap.length() == 0 || int64_t{gap.first_position()} + gap.length() > max_positions) {
@@ -154,7 +156,8 @@ absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, [&] { return run_->BaseBytes(name) + Sequence::kGapBytes; });
   if (!sequence.ok()) return sequence.status();
-  const Missing missing{gap.first_position(), gap.length(), MissingReason::kInvalidLogProb};
+  const Missing missing{gap.first_position(), gap.length(),
+                        static_cast<MissingReason>(gap.reason())};
   const auto append = [&]() -> absl::StatusOr<std::vector<StoredPart>> {
     const absl::StatusOr<bool> added = (*sequence)->AppendGap(missing);
     if (!added.ok()) return added.status();

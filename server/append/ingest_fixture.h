@@ -26,12 +26,13 @@ inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
   return entry;
 }
 
-inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t length) {
+inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t length,
+                                v1::MissingReason reason = v1::MISSING_REASON_INVALID_LOG_PROB) {
   v1::AppendEntry entry;
   entry.mutable_sequence()->set_id(id);
   entry.mutable_gap()->set_first_position(first);
   entry.mutable_gap()->set_length(length);
-  entry.mutable_gap()->set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
+  entry.mutable_gap()->set_reason(reason);
   return entry;
 }
 

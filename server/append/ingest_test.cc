@@ -238,9 +238,9 @@ TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
   const auto block = [&](uint32_t first, uint32_t count) {
     return EntryOf(*run_, records_.Block("a", first, 0, 0, count));
   };
-  v1::AppendEntry other_reason = GapEntry("a", 0, 1), no_reason = GapEntry("a", 0, 1);
-  other_reason.mutable_gap()->set_reason(v1::MISSING_REASON_EVICTED);
-  no_reason.mutable_gap()->clear_reason();
+  const auto gap_of = [](uint32_t first, int reason) {
+    return GapEntry("a", first, 1, static_cast<v1::MissingReason>(reason));
+  };
   v1::AppendEntry no_name = GapEntry("", 0, 1);
   const Case cases[] = {
       {"alone", GapEntry("a", 3, 4), StatusCode::kOk, 7},
@@ -258,8 +258,15 @@ TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
        "gap.length: 5 from"},
       {"beyond 2^32", GapEntry("a", UINT32_MAX, UINT32_MAX), StatusCode::kInvalidArgument, 10,
        "gap.length: 4294967295 from position 4294967295"},
-      {"another reason", other_reason, StatusCode::kInvalidArgument, 10, "gap.reason: 2; must be"},
-      {"no reason", no_reason, StatusCode::kInvalidArgument, 10, "gap.reason: 0; must be"},
+      {"no reason of a gap", gap_of(0, v1::MISSING_REASON_CORRUPT), StatusCode::kInvalidArgument,
+       10, "gap.reason: 7; must be"},
+      {"no reason", gap_of(0, 0), StatusCode::kInvalidArgument, 10, "gap.reason: 0; must be"},
+      {"an unknown reason", gap_of(0, 12), StatusCode::kInvalidArgument, 10,
+       "gap.reason: 12; must be"},
+      {"equal in the last byte", gap_of(0, 256 + 9), StatusCode::kInvalidArgument, 10,
+       "gap.reason: 265; must be"},
+      {"for another reason", gap_of(7, v1::MISSING_REASON_NO_LOG_PROB), StatusCode::kAlreadyExists,
+       10, "position 7 is missing for another reason, invalid_log_prob"},
       {"no name", no_name, StatusCode::kInvalidArgument, 0, "sequence.id"},
       {"a seal that is short", SealEntry("a", 9), StatusCode::kFailedPrecondition, 10},
       {"a seal", SealEntry("a", 11), StatusCode::kOk, 10},

@@ -17,20 +17,31 @@ enum class MissingReason : uint8_t {
   kStale = 4,
   kReleased = 5,
   kStoreDown = 6,
-  kCorrupt = 7,         // damaged, or lost by a durable store
-  kInvalidLogProb = 8,  // sent as a gap
+  kCorrupt = 7,  // damaged, or lost by a durable store
+  // Sent as a gap.
+  kInvalidLogProb = 8,
+  kNoLogProb = 9,
+  kInfiniteLogProb = 10,
+  kUnknownVersion = 11,
 };
 
 inline constexpr std::array kMissingReasons = {
-    MissingReason::kNeverArrived, MissingReason::kEvicted,       MissingReason::kExpired,
-    MissingReason::kStale,        MissingReason::kReleased,      MissingReason::kStoreDown,
-    MissingReason::kCorrupt,      MissingReason::kInvalidLogProb};
+    MissingReason::kNeverArrived,    MissingReason::kEvicted,        MissingReason::kExpired,
+    MissingReason::kStale,           MissingReason::kReleased,       MissingReason::kStoreDown,
+    MissingReason::kCorrupt,         MissingReason::kInvalidLogProb, MissingReason::kNoLogProb,
+    MissingReason::kInfiniteLogProb, MissingReason::kUnknownVersion};
+
+// Returns true for the reasons of gaps.
+constexpr bool IsReasonOfGap(MissingReason reason) {
+  return reason >= MissingReason::kInvalidLogProb && reason <= MissingReason::kUnknownVersion;
+}
 
 // Returns "never_arrived" and so on, for messages and metric labels.
 constexpr std::string_view Name(MissingReason reason) {
-  constexpr std::string_view kNames[] = {"never_arrived", "evicted",         "expired",
-                                         "stale",         "released",        "store_down",
-                                         "corrupt",       "invalid_log_prob"};
+  constexpr std::string_view kNames[] = {
+      "never_arrived", "evicted",           "expired",        "stale",
+      "released",      "store_down",        "corrupt",        "invalid_log_prob",
+      "no_log_prob",   "infinite_log_prob", "unknown_version"};
   return kNames[static_cast<int>(reason) - 1];
 }
 

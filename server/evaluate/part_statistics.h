@@ -57,7 +57,8 @@ class PartStatistics {
   // `applied` are the sums of the part's modified ratios.
   void AddByAge(const DecidedPart& part, const CorrectionSums& applied, SumsByAge& ages) const;
   // Adds the modified ratios of the range; only `weight` and `weight_squared` are right.
-  void AddWeights(const DecidedPart& part, const BackendRange& range, CorrectionSums& weights) const;
+  void AddWeights(const DecidedPart& part, const BackendRange& range,
+                  CorrectionSums& weights) const;
   absl::Status AddObserved(const DecidedPart& part, const DecidedPositions& positions,
                            RangeResult& into);
   bool DecidesAgain(const ObservedSis& sis) const;

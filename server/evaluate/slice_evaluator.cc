@@ -215,30 +215,30 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
     return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
   const size_t age = AgeClassOf(piece.block->policy_version(), versions_.policy);
-  return ForEachMaskRange(
-      part, piece.first_position, piece.count,
-      [&](bool masked, size_t first, size_t length) -> absl::Status {
-        if (masked) {
-          AddMasked(part.output.Part(first, length), length, part.result.counted.sums);
-          return absl::OkStatus();
-        }
-        const auto position = static_cast<uint32_t>(part.first + first);
-        const auto count = static_cast<uint32_t>(length);
-        const uint32_t index = piece.index + (position - piece.first_position);
-        const BlockRange behavior = piece.block->Range(index, count);
-        const absl::StatusOr<CurrentView> current =
-            input_.current.Read(behavior, part.offset + first, position);
-        if (!current.ok()) return current.status();
-        ages_.push_back(age);
-        ranges_.push_back({.sequence_key = part.slice.sequence()->key(),
-                           .first_position = position,
-                           .behavior = behavior,
-                           .current = *current,
-                           .output = part.output.Part(first, count).view,
-                           .sums = &decided_by_age_[age],
-                           .prefix_sums = part.result.prefix_sums});
-        return absl::OkStatus();
-      });
+  return ForEachMaskRange(part, piece.first_position, piece.count,
+                          [&](bool masked, size_t first, size_t length) -> absl::Status {
+                            if (masked) {
+                              AddMasked(part.output.Part(first, length), length,
+                                        part.result.counted.sums);
+                              return absl::OkStatus();
+                            }
+                            const auto position = static_cast<uint32_t>(part.first + first);
+                            const auto count = static_cast<uint32_t>(length);
+                            const uint32_t index = piece.index + (position - piece.first_position);
+                            const BlockRange behavior = piece.block->Range(index, count);
+                            const absl::StatusOr<CurrentView> current =
+                                input_.current.Read(behavior, part.offset + first, position);
+                            if (!current.ok()) return current.status();
+                            ages_.push_back(age);
+                            ranges_.push_back({.sequence_key = part.slice.sequence()->key(),
+                                               .first_position = position,
+                                               .behavior = behavior,
+                                               .current = *current,
+                                               .output = part.output.Part(first, count).view,
+                                               .sums = &decided_by_age_[age],
+                                               .prefix_sums = part.result.prefix_sums});
+                            return absl::OkStatus();
+                          });
 }
 
 absl::Status SliceEvaluator::CheckCurrentValues() const {

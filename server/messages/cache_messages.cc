@@ -13,6 +13,11 @@ static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::MISSING_REASON_
 static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::MISSING_REASON_CORRUPT);
 static_assert(static_cast<int>(MissingReason::kInvalidLogProb) ==
               v1::MISSING_REASON_INVALID_LOG_PROB);
+static_assert(static_cast<int>(MissingReason::kNoLogProb) == v1::MISSING_REASON_NO_LOG_PROB);
+static_assert(static_cast<int>(MissingReason::kInfiniteLogProb) ==
+              v1::MISSING_REASON_INFINITE_LOG_PROB);
+static_assert(static_cast<int>(MissingReason::kUnknownVersion) ==
+              v1::MISSING_REASON_UNKNOWN_VERSION);
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
 // In the API 0 means the default encoding, so its other values are 1 higher.

@@ -110,8 +110,8 @@ Samples RatiosBeyond(const Shown& shown) {
 
 const RunFamily kRunFamilies[] = {
     {"sis_tokens_total",
-     "Evaluated positions, once per draw, by decision and by age in policy versions.",
-     Counter, Tokens},
+     "Evaluated positions, once per draw, by decision and by age in policy versions.", Counter,
+     Tokens},
     {"sis_missing_tokens_total", "Positions without a record, once per draw, by reason.", Counter,
      [](const Shown& shown) {
        Samples samples;
@@ -209,9 +209,7 @@ const RunFamily kRunFamilies[] = {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
          // These are reasons of positions, not of sequences.
-         if (reason == MissingReason::kNeverArrived || reason == MissingReason::kInvalidLogProb) {
-           continue;
-         }
+         if (reason == MissingReason::kNeverArrived || IsReasonOfGap(reason)) continue;
          samples.push_back({shown.totals.dropped_by_reason[static_cast<int>(reason)],
                             {{"reason", std::string(Name(reason))}}});
        }

@@ -31,6 +31,8 @@ enum class RuleId {
   kIngestStalled,
   kEntriesRefused,
   kEvictedUnread,
+  kUnusableLogProbs,
+  kUnknownVersion,
   kMissingTokens,
   kResidualMassHigh,
   kAcceptRateCollapsing,
@@ -72,6 +74,15 @@ inline constexpr std::array kRules = {
          "The worker's log names field, sequence, position and value of refused entries."},
     Rule{"SisEvictedUnread", Verdict::kWorthALook, 0,
          "Raise the quota or --cache_bytes, use a store, or slow down the workers."},
+    // Engines return the log-prob of each token that they sample, except of a rare one that a
+    // filter cut or that was rounded to -inf.
+    Rule{"SisUnusableLogProbs", Verdict::kWorthALook, 0.001,
+         "The recorder's warning names sequence, position and value. Update the engine, or change "
+         "the sampling setting that excludes its own tokens."},
+    // An unannounced label names weights of unknown age.
+    Rule{"SisUnknownVersion", Verdict::kWorthALook, 0,
+         "Let the trainer announce the label of its weights (AdvanceVersion) before engines load "
+         "them, with the text that the engines return."},
     // In healthy operation no token is missing.
     Rule{"SisMissingTokens", Verdict::kWorthALook, 0.01,
          "Never arrived: check the workers. Evicted: release sooner, add memory, or use a store. "

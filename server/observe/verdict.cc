@@ -59,9 +59,23 @@ class Judge {
       return absl::StrCat("Recorded blocks changed by themselves: ", Share(corrupt),
                           " of the tokens.");
     });
+    Above(RuleId::kUnusableLogProbs,
+          share(MissingReason::kInvalidLogProb) + share(MissingReason::kNoLogProb) +
+              share(MissingReason::kInfiniteLogProb),
+          [&](double unusable) {
+            return absl::StrCat("The engine gave ", Share(unusable),
+                                " of the tokens no usable log-prob (invalid ",
+                                Share(share(MissingReason::kInvalidLogProb)), ", none ",
+                                Share(share(MissingReason::kNoLogProb)), ", infinite ",
+                                Share(share(MissingReason::kInfiniteLogProb)), ").");
+          });
+    Above(RuleId::kUnknownVersion, share(MissingReason::kUnknownVersion), [](double unknown) {
+      return absl::StrCat(Share(unknown),
+                          " of the tokens are of weights that the trainer did not announce.");
+    });
     std::string reasons;
     for (const MissingReason reason : kMissingReasons) {
-      if (reason == MissingReason::kCorrupt) continue;
+      if (reason == MissingReason::kCorrupt || IsReasonOfGap(reason)) continue;
       if (share(reason) <= Threshold(RuleId::kMissingTokens)) continue;
       absl::StrAppend(&reasons, reasons.empty() ? "" : ", ", Share(share(reason)), " ",
                       absl::StrReplaceAll(std::string(Name(reason)), {{"_", " "}}));

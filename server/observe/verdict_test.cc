@@ -110,6 +110,22 @@ const Case kCases[] = {
        n.events.evicted_unread = {2, kNow - absl::Seconds(3)};
      },
      "2 sequences were evicted before a trainer read them, the last 3s ago."},
+    {RuleId::kUnusableLogProbs,
+     [](auto& n) {
+       Lose(n, MissingReason::kInvalidLogProb, 5);
+       Lose(n, MissingReason::kNoLogProb, 3);
+       Lose(n, MissingReason::kInfiniteLogProb, 2);
+     },
+     [](auto& n) {
+       Lose(n, MissingReason::kInvalidLogProb, 5);
+       Lose(n, MissingReason::kNoLogProb, 203);
+       Lose(n, MissingReason::kInfiniteLogProb, 3);
+     },
+     "The engine gave 2.11% of the tokens no usable log-prob (invalid 0.05%, none 2.03%, infinite "
+     "0.03%)."},
+    {RuleId::kUnknownVersion, [](auto&) {},
+     [](auto& n) { Lose(n, MissingReason::kUnknownVersion, 1); },
+     "0.01% of the tokens are of weights that the trainer did not announce."},
     {RuleId::kMissingTokens,
      [](auto& n) {
        Lose(n, MissingReason::kEvicted, 100);

@@ -35,13 +35,13 @@ absl::Status ApplyBlock(const StoredPart& part, const RunConfig& config, Sequenc
 }
 
 absl::Status ApplyGap(const StoredPart& part, Sequence& sequence, int64_t& bytes_short) {
-  constexpr auto kReason = MissingReason::kInvalidLogProb;
-  if (part.count == 0 || part.count > UINT32_MAX - part.position ||
-      part.bytes != std::string(1, static_cast<char>(kReason))) {
+  const bool is_one = part.bytes.size() == 1;
+  const auto reason = static_cast<MissingReason>(is_one ? part.bytes[0] : 0);
+  if (part.count == 0 || part.count > UINT32_MAX - part.position || !IsReasonOfGap(reason)) {
     return absl::DataLossError(
         absl::StrCat("a stored gap at position ", part.position, " has no such length or reason"));
   }
-  absl::Status status = sequence.AppendGap({part.position, part.count, kReason}).status();
+  absl::Status status = sequence.AppendGap({part.position, part.count, reason}).status();
   if (absl::IsResourceExhausted(status)) bytes_short = Sequence::kGapBytes;
   return status;
 }

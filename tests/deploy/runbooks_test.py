@@ -63,6 +63,8 @@ class RunbooksTest(unittest.TestCase):
             wrong("SisAcceptRateCollapsing", noise=0.6),
             wrong("SisEffectiveSampleSizeLow", noise=2.0),
             wrong("SisMissingTokens", lost=40),
+            wrong("SisUnusableLogProbs", lost=40, reason=sis.MissingReason.INFINITE_LOG_PROB),
+            wrong("SisUnknownVersion", lost=1, reason=sis.MissingReason.UNKNOWN_VERSION),
             wrong("SisEnvelopeViolations", shifted_slots=1),
             wrong("SisFreshTokensDiffer", temperature=1.35),
             wrong("SisStaleTokensDiffer", load={"versions": 5}, old_noise=1.5),

@@ -50,9 +50,16 @@ class FaultyTraining:
         shift=0,
         shifted_slots=0,
         lost=0,
+        reason=None,
         options=sis.EvaluateOptions(),
     ):
-        """One step of a trainer, whose policy is as far from the recorded one as `noise` says."""
+        """One step of a trainer, whose policy is as far from the recorded one as `noise` says.
+
+        `lost`: tokens without a record, in a gap if there is a `reason`.
+        """
+        if reason is not None:
+            with self.append() as stream:
+                stream.gap(f"lost {draw}", first_position=0, length=lost, reason=reason)
         spread = np.where(self.old, noise + old_noise, noise)[:, None]
         logits = self.logits + spread * self.rng.normal(size=self.logits.shape)
         current = log_softmax(np.roll(logits, shift, axis=0) / temperature)

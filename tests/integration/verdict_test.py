@@ -53,6 +53,16 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(rules, ["SisMissingTokens"])
         self.assertIn("2.6% never arrived", status.findings[0].reason)
 
+    def test_unusable_log_probs(self):
+        status, rules = self.evaluated("unusable", lost=40, reason=sis.MissingReason.NO_LOG_PROB)
+        self.assertEqual(rules, ["SisUnusableLogProbs"])
+        self.assertIn("none 2.6%", status.findings[0].reason)
+
+    def test_unknown_versions(self):
+        status, rules = self.evaluated("unknown", lost=1, reason=sis.MissingReason.UNKNOWN_VERSION)
+        self.assertEqual(rules, ["SisUnknownVersion"])
+        self.assertIn("did not announce", status.findings[0].reason)
+
     def test_refused_entries(self):
         training = FaultyTraining(self.client, "refused")
         for draw in range(2):

@@ -60,8 +60,9 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
                     "\",run=\"r\"}"),
               0);
   }
-  for (const char* reason : {"never_arrived", "evicted", "expired", "stale", "released",
-                             "store_down", "corrupt", "invalid_log_prob"}) {
+  for (const char* reason :
+       {"never_arrived", "evicted", "expired", "stale", "released", "store_down", "corrupt",
+        "invalid_log_prob", "no_log_prob", "infinite_log_prob", "unknown_version"}) {
     EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + std::string(reason) + "\",run=\"r\"}"),
               0);
   }

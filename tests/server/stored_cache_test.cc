@@ -128,20 +128,27 @@ TEST(StoredCacheTest, GapsAreStored) {
     return missing;
   };
   using Ranges = std::vector<std::pair<uint32_t, MissingReason>>;
-  const Ranges expected = {{0, MissingReason::kNeverArrived},
-                           {1, MissingReason::kInvalidLogProb},
-                           {12, MissingReason::kInvalidLogProb},
-                           {20, MissingReason::kNeverArrived}};
-  v1::AppendEntry gap;
-  gap.mutable_sequence()->set_id("a");
-  gap.mutable_gap()->set_first_position(1);
-  gap.mutable_gap()->set_length(19);
-  gap.mutable_gap()->set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
+  const Ranges expected = {
+      {0, MissingReason::kNeverArrived},     {1, MissingReason::kInvalidLogProb},
+      {12, MissingReason::kInvalidLogProb},  {14, MissingReason::kNoLogProb},
+      {16, MissingReason::kInfiniteLogProb}, {18, MissingReason::kUnknownVersion},
+      {20, MissingReason::kNeverArrived}};
+  std::vector<v1::AppendEntry> gaps;
+  for (const auto& [first, end, reason] : {std::tuple(1, 14, v1::MISSING_REASON_INVALID_LOG_PROB),
+                                           {14, 16, v1::MISSING_REASON_NO_LOG_PROB},
+                                           {16, 18, v1::MISSING_REASON_INFINITE_LOG_PROB},
+                                           {18, 20, v1::MISSING_REASON_UNKNOWN_VERSION}}) {
+    v1::AppendEntry& gap = gaps.emplace_back();
+    gap.mutable_sequence()->set_id("a");
+    gap.mutable_gap()->set_first_position(first);
+    gap.mutable_gap()->set_length(end - first);
+    gap.mutable_gap()->set_reason(reason);
+  }
   {
     Life writer(disk);
-    ASSERT_EQ(writer.Append(gap).code(), 0);
+    for (const v1::AppendEntry& gap : gaps) ASSERT_EQ(writer.Append(gap).code(), 0);
     ASSERT_EQ(writer.AppendBlock(records.Block("a", 4, 0, 0, 8)).code(), 0);
-    ASSERT_EQ(writer.Append(gap).code(), 0) << "again";
+    for (const v1::AppendEntry& gap : gaps) ASSERT_EQ(writer.Append(gap).code(), 0) << "again";
   }
   EXPECT_EQ(missing_of(false), expected);
   {
