@@ -185,29 +185,6 @@ class NumpyAgreementTest(LiveServerTest):
             self.assertGreater(kept, 50)
             np.testing.assert_array_equal(inspected.top_k_ids, cut.ids[:kept])
 
-    def test_edges(self):
-        rng = np.random.default_rng(2)
-        behavior, current, sampled = random_positions(rng, 120, 40, 2.0)
-        rows = np.arange(len(sampled))
-        ids = np.broadcast_to(np.arange(40), behavior.shape)
-        record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], 12)
-        at_slots = np.take_along_axis(current, np.maximum(record.top_k_ids, 0), axis=1)
-        current_sampled = current[rows, sampled]
-        # Impossible tokens, impossible sets, ratios beyond every clamp, and a p(y) from elsewhere.
-        at_slots[0:10] = -np.inf
-        at_slots[10:20, ::2] = -np.inf
-        current_sampled[5:15] = -np.inf
-        current_sampled[20:30] = -1000.0
-        at_slots[30:40] -= np.float32(90.0)
-        current_sampled[40:60] = np.minimum(current_sampled[40:60] + np.float32(1.0), 0)
-        # Slots that the record does not use.
-        record.top_k_ids[70:90, 6:] = -1
-        record.top_k_log_probs[70:90, 6:] = -np.inf
-        at_slots[70:90, 6:] = np.nan
-        record.top_k_ids[90:95] = -1
-        record.top_k_log_probs[90:95] = -np.inf
-        self.check("edges", 12, 40, record, at_slots, current_sampled)
-
     @unittest.skipUnless(RECORDED, "no recorded log-probs: $SIS_RECORDED_DATA is not set")
     def test_recorded(self):
         for path in sorted(pathlib.Path(RECORDED).glob("*.json")):

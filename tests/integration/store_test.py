@@ -142,22 +142,6 @@ class StoreTest(unittest.TestCase):
             self.assert_recorded(records, index, present)
         self.assertTrue(all(missing.reason == sis.MissingReason.NEVER_ARRIVED for missing in records.missing))
 
-    def test_rocksdb_keeps_what_was_acked_over_kill_9(self):
-        store = f"rocksdb:{self.directory}/db"
-        server = self.serve(store)
-        acked = self.load_until_killed(server, self.create_run(server.client), 120)
-        restarted = self.serve(store)
-        self.assertIn("1 runs", restarted.store)
-        self.check_after_restart(restarted.client, acked)
-        # Workers go on where they were, and may send again what they don't know to be stored.
-        run = restarted.client.get_run("run").run
-        name = next(name for name in sorted(acked) if acked[name] > POSITIONS // 4)
-        with self.append_stream(restarted.client, run) as stream:
-            send(stream, name, acked[name] - BLOCK, 3 * BLOCK)
-        restarted.kill()
-        again = self.serve(store)
-        self.check_after_restart(again.client, {**acked, name: acked[name] + 2 * BLOCK})
-
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
 

@@ -137,20 +137,6 @@ class AppendManyTest(fake_service.ServiceTest):
             [append_module.BATCH_ENTRIES, append_module.BATCH_ENTRIES, 1],
         )
 
-    def test_refusals_are_of_the_call_alone(self):
-        self.append(block("a"), sis.Seal("a", 2))
-        with self.assertRaises(sis.AppendError) as raised:
-            self.append(block("b"), block("a", first=2), sis.Seal("a", 3), block("c"))
-        self.assertEqual(
-            [(r.sequence, r.entry, r.code) for r in raised.exception.refused],
-            [
-                ("a", "block [2, 4)", grpc.StatusCode.FAILED_PRECONDITION),
-                ("a", "seal at 3", grpc.StatusCode.FAILED_PRECONDITION),
-            ],
-        )
-        self.assertEqual((self.stored("b"), self.stored("c")), ([0, 1], [0, 1]))
-        self.assertEqual(self.append(block("d")), {("d", 0): 2})
-
     def test_calls_side_by_side_hear_of_their_own_entries(self):
         self.service.before_batch = lambda batch: time.sleep(0.01)
         outcomes = {}
@@ -237,12 +223,6 @@ class AppendManyTest(fake_service.ServiceTest):
         self.assertEqual(self.append(), {})
 
     # The stream.
-
-    def test_no_stream_outlives_its_call(self):
-        for turn in range(5):
-            self.append(block(first=2 * turn))
-            self.assertEqual(self.threads(), [])
-        self.assertEqual(self.stored(), list(range(10)))
 
     def test_a_program_that_ends_leaves_it_without_a_word(self):
         code = """

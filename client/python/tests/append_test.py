@@ -262,16 +262,6 @@ class AppendTest(fake_service.ServiceTest):
             said.append("1 entries were not flushed when the program ended" in done.stderr)
         self.assertEqual(said, [True, False])
 
-    def test_no_ack_in_time_is_an_error(self):
-        let_go = threading.Event()
-        self.addCleanup(let_go.set)
-        self.service.before_batch = lambda batch: let_go.wait(20)
-        stream = self.append()
-        stream._timeout = 0.2
-        self.block(stream)
-        with self.assertRaises(sis.DeadlineExceeded):
-            stream.flush()
-
     def test_too_few_acks_are_an_error(self):
         self.service.apply = lambda run, entry: fake_service.pb.Ack()
         original = self.service.Append

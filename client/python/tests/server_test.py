@@ -6,7 +6,6 @@ import subprocess
 import sys
 import unittest
 
-import grpc
 import numpy as np
 
 import sis
@@ -124,49 +123,6 @@ class ServerTest(unittest.TestCase):
         for got, want in zip(sis.gather(some, values), sis.gather(whole, values)):
             self.assertEqual(got.tobytes(), want.tobytes())
 
-    def test_reduced_and_retried_and_split_give_the_same_decisions(self):
-        for index in range(3):
-            self.append(f"s{index}", log_softmax(100, seed=index), seed=index)
-        records = self.client.fetch_top_k(self.run_, ["s0", "s1", "s2"])
-        values = log_softmax(300, seed=9)
-        outputs = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
-        for top_k in (0, 2):
-            whole = self.evaluate(records, values, draw=top_k, top_k=top_k, outputs=outputs)
-            self.assertEqual(whole.newly_counted, 300)
-            again = self.evaluate(records, values, draw=top_k, top_k=top_k, outputs=outputs)
-            self.assertEqual(again.newly_counted, 0)
-            log_probs, sampled_log_probs = sis.gather(records, values)
-            envelopes, masses = sis.reduce(records, log_probs, top_k)
-            reduced = self.client.evaluate(
-                self.run_,
-                records,
-                draw=top_k,
-                sampled_log_probs=sampled_log_probs,
-                log_envelopes=envelopes,
-                covered_masses=masses,
-                top_k=top_k,
-                outputs=outputs,
-            )
-            rows = np.concatenate([np.r_[records.rows(i)] for i in (2, 0)])
-            part = self.evaluate(records.select([2, 0]), values[rows], draw=top_k, top_k=top_k, outputs=outputs)
-            for name in ("accepted", *outputs):
-                self.assertEqual(getattr(again, name).tobytes(), getattr(whole, name).tobytes())
-                self.assertEqual(getattr(reduced, name).tobytes(), getattr(whole, name).tobytes())
-                self.assertEqual(getattr(part, name).tobytes(), getattr(whole, name)[rows].tobytes())
-            self.assertEqual((reduced.totals.d, reduced.totals.d_sis), (whole.totals.d, whole.totals.d_sis))
-            self.assertEqual(reduced.totals.log_envelope, whole.totals.log_envelope)
-            self.assertAlmostEqual(reduced.totals.mean_residual_mass, whole.totals.mean_residual_mass, places=6)
-            self.assertEqual(part.slice_totals, (whole.slice_totals[2], whole.slice_totals[0]))
-            step = self.client.list_steps(self.run_, draws=[top_k])[top_k]
-            self.assertEqual((step.totals, step.sequences), (whole.totals, 3))
-        self.assertEqual(self.client.get_run(self.run_.id).last_draw, 2)
-        (server,) = self.client.get_servers()
-        self.assertTrue(server.ready)
-        now = server.history[-1]
-        self.assertLess(server.started_at, now.at)
-        self.assertGreaterEqual(now.evaluated_positions, whole.totals.scored)
-        self.assertEqual(now.cache_bytes, server.cache_bytes)
-
     def test_changed_records_are_noticed(self):
         values = log_softmax(8, seed=1)
         self.append("s", values[:4])
@@ -184,77 +140,6 @@ class ServerTest(unittest.TestCase):
         for sampling in (filtered, sis.Sampling("raw")):
             sis.append_many(self.client, self.run_, [block], sampling=sampling)
             self.assertEqual(self.client.get_run(self.run_.id).sampling, sampling)
-
-    def test_many_entries_leave_what_one_by_one_leave(self):
-        records = [record(log_softmax(30, seed=seed), seed) for seed in range(6)]
-        entries = [
-            *(sis.Block(name, 0, 1, *kept) for name, kept in zip("abcd", records)),
-            sis.Block("a", 30, 2, *records[4]),
-            sis.Block("b", 0, 1, *records[0]),
-            sis.Block("c", 20, 2, *(array[20:] for array in records[5])),
-            sis.Seal("c", 30),
-            sis.Block("c", 30, 2, *records[4]),
-            sis.Block("d", 3, 7, *records[1], attempt=1),
-        ]
-        outcomes = []
-        for many in (False, True):
-            run = self.create(f"-{many}")
-            with self.assertRaises(sis.AppendError) as raised:
-                if many:
-                    sis.append_many(self.client, run, entries, sampling=SAMPLING)
-                with self.client.append(run, sampling=SAMPLING) as stream:
-                    for entry in () if many else entries:
-                        values = entry._asdict()
-                        name = values.pop("sequence")
-                        getattr(stream, type(entry).__name__.lower())(name, **values)
-            fetched = self.client.fetch_top_k(run, [*"abcd", ("d", 1)])
-            status = self.client.get_run(run.id)
-            outcomes.append(
-                (raised.exception.refused, fetched.slices, fetched.missing, status.positions, status.sealed_sequences)
-            )
-        self.assertEqual(outcomes[0], outcomes[1])
-        self.assertEqual([refusal.sequence for refusal in outcomes[0][0]], ["b", "c", "c"])
-        self.assertEqual(len({part.record_digest for part in outcomes[0][1]}), 5)
-
-    def test_a_full_server_makes_the_worker_wait_until_there_is_room(self):
-        run = self.run_ = self.create(incarnation=2, byte_quota=1 << 20)
-        rows, held = 500, []
-        with self.assertRaises(sis.AppendError) as raised:
-            with self.client.append(run, sampling=SAMPLING, retry_timeout=0.5) as stream:
-                for index in range(100):
-                    name = f"s{index}"
-                    kept = record(log_softmax(rows, seed=index), seed=index)
-                    stream.block(name, first_position=0, policy_version=0, **kept._asdict())
-                    stream.flush()
-                    # Kept records are not evicted.
-                    self.client.fetch_top_k(run, [name], keep_seconds=60)
-                    held.append(name)
-        self.assertEqual(raised.exception.code, grpc.StatusCode.RESOURCE_EXHAUSTED)
-        self.assertGreater(len(held), 2)
-        with self.client.append(run, sampling=SAMPLING, retry_timeout=20) as stream:
-            kept = record(log_softmax(rows, seed=1), seed=1)
-            stream.block("late", first_position=0, policy_version=0, **kept._asdict())
-            self.client.release(run, held)
-        self.assertEqual(len(self.client.fetch_top_k(run, ["late"])), rows)
-
-    def test_wrong_calls_get_the_class_of_their_code(self):
-        with self.assertRaises(sis.NotFound):
-            self.client.get_run("none")
-        with self.assertRaises(sis.NotFound):
-            self.client.list_steps(self.run_, draws=[77])
-        with self.assertRaisesRegex(sis.InvalidArgument, "vocabulary_size"):
-            self.client.create_run("bad", seed=1, vocabulary_size=0, top_k=TOP_K)
-        with self.assertRaisesRegex(sis.AlreadyExists, "seed"):
-            self.create(seed=2)
-        with self.assertRaises(sis.FailedPrecondition):
-            self.client.fetch_top_k(sis.Run(self.run_.id, 9, self.run_.config), ["s"])
-        with self.assertRaises(sis.InvalidArgument):
-            with self.client.append(self.run_, sampling=sis.Sampling("raw", temperature=0.5)) as stream:
-                stream.seal("s", length=0)
-        self.append("s", log_softmax(3, seed=1))
-        records = self.client.fetch_top_k(self.run_, ["s"])
-        with self.assertRaisesRegex(sis.InvalidArgument, "log_probs"):
-            self.evaluate(records, np.full((3, VOCABULARY), np.nan, np.float32))
 
     def test_messages_above_four_megabytes_pass_both_ways(self):
         self.run_ = self.create("-lossless", log_prob_encoding="float32")
