@@ -1,5 +1,5 @@
-// Any bytes as a stored item or its payload: an error, or what encodes to just those bytes. What a
-// part says is done to a sequence whole or not at all.
+// Any bytes as a stored item or its payload give an error, or a value that encodes to exactly these
+// bytes. A part is applied to a sequence completely or not at all.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>

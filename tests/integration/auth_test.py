@@ -1,4 +1,4 @@
-"""Who may do what, against real servers with real certificates."""
+"""Permissions of callers, against real servers with real certificates."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-// What is wrong with a call before its arrays are looked at.
+// Errors of calls that are found before their arrays are read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

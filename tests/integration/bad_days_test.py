@@ -1,5 +1,5 @@
-"""What goes wrong around a server: a clock that jumps, floods of connections, calls
-without a deadline, and users who make a thousand runs or names that are none."""
+"""Faults around a server: a clock that jumps, floods of connections, calls without a deadline, and users with a
+thousand runs or invalid names."""
 
 import collections
 import os
@@ -156,7 +156,7 @@ class BadDaysTest(unittest.TestCase):
         # The store no longer has the beginning of the one that grew.
         self.assertEqual(missing(client, "before", "grows"), [gone, gone])
         self.assertEqual(missing(client, "ahead"), [])
-        # Nor is what was acked lost by what is gone: it can be sent again.
+        # Expired records that were acked are not lost: they can be resent.
         self.append(client, run, "before")
         self.assertEqual(missing(client, "before"), [])
 
@@ -169,7 +169,7 @@ class BadDaysTest(unittest.TestCase):
         self.assertEqual(self.days(server), -2)
         self.assertEqual(missing(client, "before", "ahead", "behind"), [])
         server.kill()
-        # What was stored while the clock was behind by more than it may live is expired once it is
+        # Records stored while the clock was behind by more than their time to live expire once it is
         # right.
         clock.set(0)
         _, client = start()
@@ -220,7 +220,7 @@ class BadDaysTest(unittest.TestCase):
         authority = Authority(folder.name, "authority")
         certificate, key = authority.issue("localhost", "server")
         server = self.serve(f"--tls_certificate={certificate}", f"--tls_key={key}")
-        # What a client of TLS says first, and waits for an answer to.
+        # The ClientHello, after which a client of TLS waits for the server.
         outgoing = ssl.MemoryBIO()
         asking = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
         with self.assertRaises(ssl.SSLWantReadError):
@@ -256,7 +256,7 @@ class BadDaysTest(unittest.TestCase):
                 else:
                     held.append(connection)
             self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []), round_)
-            # So is who comes now; other clients of this process share a connection.
+            # A new connection is served too. Other clients of this process share one.
             options = [("grpc.use_local_subchannel_pool", 1)]
             if credentials is None:
                 channel = grpc.insecure_channel(server.address, options)

@@ -260,7 +260,7 @@ void CacheModel::OpenIncarnation() {
 }
 
 void CacheModel::Restart() {
-  if (!durable_) return OpenIncarnation();  // the first one
+  if (!durable_) return OpenIncarnation();  // the first incarnation
   for (auto& [name, sequence] : sequences_) {
     if (sequence.in_memory) Leave(sequence);
     sequence.dropped.reset();

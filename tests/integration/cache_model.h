@@ -1,5 +1,4 @@
-// What the cache must answer, worked out on plain maps: the reference that a random sequence of
-// operations is compared with.
+// A model of the cache on plain maps, with which random operations are compared.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@
 
 namespace sis {
 
-// One run, called by one thread. Calls are named after those of the cache, take the same arguments
-// and are to be made in the same order; they return what the cache must return.
+// Models one run. Called by one thread. Its functions have the names and arguments of the cache's,
+// must be called in the same order, and return what the cache must return.
 //
 // Which sequences are evicted depends on bytes, which the model doesn't count, so Settle asks the
 // cache. The model checks that they are the least recently used ones that nobody holds, those that
@@ -37,21 +36,21 @@ class CacheModel {
   // Rows of the pool at first_position, ... .
   absl::StatusCode Append(const SequenceName& name, uint32_t first_position,
                           uint64_t policy_version, std::span<const uint32_t> rows);
-  // Of a block with a wrong checksum.
+  // Appends a block with a wrong checksum.
   absl::StatusCode AppendInvalid(const SequenceName& name);
   absl::StatusCode Seal(const SequenceName& name, uint32_t length);
   // Every batch of entries does this first, for each of its sequences.
   void BringIn(const SequenceName& name);
-  // What acks must say.
+  // Returns the committed length that acks must have.
   uint32_t CommittedLength(const SequenceName& name) const;
 
   // The slices of a FetchTopK, without their blocks.
   std::vector<v1::FetchedSlice> Fetch(const v1::FetchTopKRequest& request);
-  // Of a draw for which nothing was evaluated yet.
+  // Evaluates for a draw without earlier evaluations.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request);
 
   bool Release(const SequenceName& name);
-  // How many sequences were dropped; nothing if it is refused.
+  // Returns the number of dropped sequences, or nullopt if the call is refused.
   std::optional<int64_t> AdvanceVersion(uint64_t version);
   void DropExpired();
   // Whether DropExpired would drop anything.
@@ -134,7 +133,7 @@ class CacheModel {
   }
   // Why a position has no record that counts.
   std::optional<v1::MissingReason> MissingAt(const Sequence& sequence, uint32_t position) const;
-  // What the scalar backend makes of a recorded position.
+  // Evaluates a recorded position by the scalar backend.
   void Score(const EvaluateParameters& parameters, const SequenceName& name, uint32_t position,
              const CurrentView& current, const OutputView& output, Sums& sums) const;
 

@@ -37,7 +37,7 @@ namespace {
 
 constexpr uint32_t kSeed = 20261121;
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-constexpr int kShare = 25;  // one of so many operations is done
+constexpr int kShare = 25;  // runs one operation in kShare
 #else
 constexpr int kShare = 1;
 #endif
@@ -130,7 +130,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
     if (top_k == 3) config.set_byte_quota(BudgetBytes());
     return config;
   }
-  // Of the longest sequence, whose blocks end where the policy version changes.
+  // Returns the maximum bytes of a sequence. Its blocks end where the policy version changes.
   static int64_t MostBytes() {
     constexpr int64_t kVersions = 40;
     return Sequence::kBaseBytes + kVersions * CachedBlock::Charge(sizeof(BlockHeader)) +
@@ -232,7 +232,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   };
   std::deque<Operation> history_;
 
-  // What was seen, by code and by reason.
+  // Counts of acks by code, and of missing positions by reason.
   std::map<int, int64_t> acks_;
   std::map<int, int64_t> missing_;
 };
@@ -270,7 +270,7 @@ void CacheModelTest::Settle(const std::set<SequenceName>& used) {
     ADD_FAILURE() << *wrong << History();
   }
   if (model_.evicted() > 0) {
-    // What became free is filled again, except for the rest of the last one.
+    // New records refill the freed bytes, except those left of the last evicted sequence.
     const int64_t free = BudgetBytes() - life_->run->budget().used();
     if (free > 2 * MostBytes())
       ADD_FAILURE() << "evicted, with " << free << " bytes free" << History();
@@ -389,7 +389,7 @@ void CacheModelTest::Append() {
   Settle({name});
 }
 
-// Of the positions from `first` on, as clients trim blocks.
+// Returns the digest of the positions from `first` on, to which clients trim blocks.
 uint64_t DigestOfBlocks(uint32_t first, const v1::FetchedSlice& slice) {
   uint64_t digest = 0;
   for (const std::string& bytes : slice.blocks()) {
@@ -410,7 +410,7 @@ v1::FetchTopKRequest CacheModelTest::FetchRequest() {
     v1::Slice& slice = *request.add_slices();
     const SequenceName name = AnyName();
     SetSequence(name, *slice.mutable_sequence());
-    if (OneIn(3)) continue;  // all of it
+    if (OneIn(3)) continue;  // the whole sequence
     slice.set_first_position(AnyPosition(name));
     slice.set_length(Below(40));
   }

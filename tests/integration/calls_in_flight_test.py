@@ -1,5 +1,4 @@
-"""What calls in flight take of a server is bounded: memory of messages, those that begin and never end
-among them, and threads."""
+"""The resources of calls in flight are bounded: memory of messages, even of messages that never end, and threads."""
 
 import concurrent.futures
 import itertools
@@ -131,7 +130,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
 
 
 class ShortMemoryTest(unittest.TestCase):
-    """Where gRPC's memory is short for what a few clients have under way."""
+    """A server whose gRPC memory is too small for the messages of a few clients."""
 
     CLIENTS, SEQUENCES, REFUSALS = 8, 4, 10
 
@@ -150,7 +149,7 @@ class ShortMemoryTest(unittest.TestCase):
         return True
 
     def evaluate(self, client, run, numbers):
-        numbers = numbers[:2]  # What a message may hold.
+        numbers = numbers[:2]  # the most that fit a message
         _, log_probs = large_sequences.recorded(numbers[0])
         log_probs = np.tile(log_probs, (len(numbers), 1))
         slices = [sis.Slice(large_sequences.name(i), length=large_sequences.POSITIONS) for i in numbers]

@@ -1,5 +1,4 @@
-"""What one connection and one message may cost, as docs/security.md says it, with the library that
-clients use."""
+"""Limits of one connection and one message (docs/security.md), with the library that clients use."""
 
 import queue
 import unittest
@@ -37,7 +36,7 @@ class OpenAppend:
 
 
 def padded(message, size):
-    """The message in so many bytes, of which the last ones mean nothing."""
+    """Returns the message, padded to `size` bytes."""
     known = message.SerializeToString()
     field_and_length = 2 + 3
     padding = size - len(known) - field_and_length

@@ -1,4 +1,4 @@
-"""What the options of Evaluate promise: masks, own log-probs."""
+"""Promises of the options of Evaluate: masks, own log-probs."""
 
 import unittest
 

@@ -12,7 +12,7 @@ SEED = 12345
 TOP_K, VOCABULARY = 8, 60
 OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients")
 LENGTHS = {"a": 90, "b": 70, "c": 50}
-# Of sequence a: tool output, which has no record, and positions that got lost.
+# Positions of sequence a: tool output, which has no record, and lost positions.
 TOOL, LOST = slice(30, 40), slice(40, 50)
 
 FORMS = ("gathered", "reduced")
@@ -32,7 +32,7 @@ class Values:
         form: str,
         tokens: Optional[np.ndarray] = None,
     ):
-        """tokens: the sampled ones, where that of a lost position is to be known."""
+        """tokens: the sampled tokens, if those of lost positions must be known."""
         rows = np.arange(len(records))
         slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
         if tokens is not None:
@@ -45,7 +45,7 @@ class Values:
         self.sent = self.log_probs
 
     def reduced(self, records: numerics.Records, here: slice) -> numerics.Reduced:
-        """What numpy makes of the values at the positions `here`, which `records` are of."""
+        """Reduces the values at the positions `here` by numpy. `records` are of these positions."""
         gathered = numerics.Gathered(self.sampled[here], self.log_probs[here])
         return numerics.reduce_gathered(records, gathered, TOP_K)
 

@@ -16,8 +16,8 @@ def log_softmax(logits):
 
 
 class FaultyTraining:
-    """A run with rollouts of a random policy, `versions` behind for each second one; healthy, but for what
-    evaluate() is told."""
+    """A run with rollouts of a random policy. Every second one is `versions` behind. The run is healthy, except for the
+    faults that evaluate() is given."""
 
     def __init__(self, client, name, top_k=40, scale=3.0, versions=0):
         self.rng = np.random.default_rng(11)

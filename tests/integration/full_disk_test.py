@@ -62,7 +62,7 @@ class FullDiskTest(unittest.TestCase):
         self.addCleanup(self.stderr.close)
 
     def said(self):
-        """What servers have said of their store on stderr."""
+        """Returns the lines about stores on the servers' stderr."""
         with open(self.stderr.name, encoding="utf-8") as stderr:
             return [line for line in stderr.read().splitlines() if line.startswith("store: ")]
 

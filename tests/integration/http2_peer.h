@@ -1,5 +1,5 @@
-// A client that speaks HTTP/2 by hand, so that it can do what no library would: stop in the middle,
-// or heed no limit that it is told.
+// An HTTP/2 client without a library, which can misbehave: stop in the middle, or ignore the
+// server's limits.
 #pragma once
 
 #include <arpa/inet.h>
@@ -110,7 +110,7 @@ class Http2Peer {
     }
     return bytes + static_cast<char>(length);
   }
-  // What a side that has closed is sent is lost.
+  // Bytes that are sent to a closed connection are lost.
   void Send(const std::string& bytes) { send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   void Send(const Frame& frame) {
     std::string bytes;

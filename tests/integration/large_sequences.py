@@ -9,8 +9,8 @@ CONFIG = {"seed": 1, "vocabulary_size": 64, "top_k": 50, "log_prob_encoding": "f
 
 
 def recorded(number):
-    """Of one sequence: ids and log-probs of its top K, int32 and float32 [POSITIONS, K]. The token is
-    the most probable."""
+    """Returns ids and log-probs of one sequence's top K, int32 and float32 [POSITIONS, K]. The sampled token is the
+    most probable one."""
     rng = np.random.default_rng(number)
     log_probs = -np.sort(rng.uniform(5, 6, (POSITIONS, CONFIG["top_k"])).astype(np.float32))
     return np.tile(np.arange(CONFIG["top_k"], dtype=np.int32), (POSITIONS, 1)), log_probs

@@ -65,7 +65,7 @@ class ListsTest(unittest.TestCase):
         # A draw without claims is counted from zero.
         load.step(0, prefix_curve=())
         self.assertEqual(list(client.list_steps(load.run, after=DRAWS - 1)), [0])
-        # A new incarnation begins anew.
+        # A new incarnation has no steps.
         run = client.create_run("run-1", seed=7, vocabulary_size=60, top_k=8, incarnation=2)
         self.assertEqual(client.list_steps(run), {})
         with self.assertRaises(sis.FailedPrecondition):

@@ -1,4 +1,4 @@
-// What Prometheus would scrape.
+// Reads a server's metrics, as Prometheus does.
 #pragma once
 
 #include <arpa/inet.h>
@@ -32,7 +32,7 @@ inline std::string MetricsPage(const std::string& address) {
   return page;
 }
 
-// Of a series as the page writes it, with its labels; nothing if it isn't there.
+// Returns the value of a series, written with its labels as on the page; nullopt if it is absent.
 inline std::optional<double> MetricValue(const std::string& page, const std::string& series) {
   const size_t line = page.find("\n" + series + " ");
   if (line == std::string::npos) return std::nullopt;

@@ -41,7 +41,7 @@ class NumpyAgreementTest(LiveServerTest):
         return LiveServer(*FLAGS)
 
     def place(self, array):
-        """Where the trainer has what it sends."""
+        """Returns the array where the trainer has it, such as a device."""
         return array
 
     def place_record(self, record):

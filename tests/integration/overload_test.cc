@@ -25,8 +25,8 @@ namespace {
 constexpr int kTopK = 50;
 constexpr int kVocabulary = 100'000;
 constexpr int64_t kBudget = int64_t{64} << 20;
-// What docs/configuration.md says comes on top: messages in flight (here some twenty of 0.5 MiB),
-// the lists of each run, and what the allocator keeps.
+// Memory beyond --cache_bytes (docs/configuration.md): messages in flight (here about twenty of 0.5
+// MiB), the lists of each run, and free memory of the allocator.
 constexpr int64_t kOnTop = int64_t{48} << 20;
 
 constexpr int kWorkers = 4;

@@ -25,15 +25,15 @@ class RecordPool {
   // These rows as a block of the sequence.
   v1::AppendEntry Block(const SequenceName& name, uint32_t first_position, uint64_t policy_version,
                         std::span<const uint32_t> rows) const;
-  // What is recorded.
+  // Returns the records as they are stored.
   const Records& recorded() const { return recorded_; }
-  // A recorded row as backends read it.
+  // Returns a recorded row, for backends.
   BlockRange Behavior(uint32_t row) const {
     return BlockRange(*OpenBlock(packed_[row], false), 0, 1);
   }
   // The addend of a recorded row to the digest of its sequence.
   uint64_t Digest(uint32_t row, uint32_t position) const;
-  // What a trainer may send at these rows, once they are recorded.
+  // Returns current values that a trainer may send for the recorded rows.
   const CurrentValues& current() const { return current_; }
 
  private:

@@ -20,12 +20,12 @@ PATIENCE = 30.0
 
 
 def writing_stderr_to(path):
-    """What begins the command of a server that does."""
+    """Returns the prefix of a command whose stderr goes to the file."""
     return ["sh", "-c", f'exec "$@" 2>{path}', "sh"]
 
 
 def is_refused(client):
-    """Whether its token or certificate is nobody's."""
+    """Returns True if the client's token or certificate is unknown."""
     try:
         client.list_runs()
     except sis.Unauthenticated:
@@ -149,7 +149,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
                     self.assertFalse(self.failed(server, files))
                     replace(path)
                     until(lambda: self.failed(server, files))
-                    # What is in use is as it was, and its end is told on.
+                    # The earlier files stay in use, and their expiry stays in the metrics.
                     self.assertEqual(self.certificate_end(server), end)
                     self.client(server, ca=self.authority.path, token=token("alice", "viewer")).list_runs()
                     path.unlink()
@@ -186,7 +186,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=-1))
         until(lambda: self.certificate_end(server), lambda end: abs(time.time() - hour - end) < 0.5 * hour)
         until(lambda: not self.connects(server, **credentials))
-        # Who is connected stays so.
+        # Existing connections continue.
         self.append(old, run)
         self.assertEqual(old.get_run("r").positions, 2)
         self.authority.issue("localhost", "server")

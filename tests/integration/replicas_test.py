@@ -158,7 +158,7 @@ class ReplicasTest(unittest.TestCase):
                     options = {"draw": draw, "form": form, "outputs": outputs}
                     self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
                 self.assert_same_steps(*({draw: client.list_steps(self.run_, draws=[draw])[draw]} for client in (one, self.client)))
-        # Of one sequence each, so that a replica has seen a third of them.
+        # Batches of one sequence each, so that a replica gets a third of them.
         for i, sequence in enumerate(self.sequences):
             records = [client.fetch_top_k(self.run_, [sequence]) for client in (one, self.client)]
             self.assert_same(*(self.evaluate(c, r, draw=10 + i) for c, r in zip((one, self.client), records)))
@@ -268,7 +268,7 @@ class ReplicasTest(unittest.TestCase):
                 client.get_run("run")
             with self.assertRaises(sis.NotFound):
                 client.fetch_top_k(self.run_, self.sequences)
-            # What is opened under that name later is another incarnation.
+            # A run created later under this name is another incarnation.
             self.assertEqual(client.create_run("run", **CONFIG).incarnation, 2)
             with self.assertRaises(sis.FailedPrecondition):
                 client.fetch_top_k(self.run_, self.sequences)
@@ -302,8 +302,8 @@ class ReplicasTest(unittest.TestCase):
             for n, totals in enumerate(part.slice_totals):
                 self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
         named = f"'{self.sequences[share[0]]}' attempt 0 position 0 is missing \\(store_down\\)"
-        # But what has a value at every position needs every replica: no client fills it in, whether
-        # or not it is told the trainer's own log-probs, from which a server would.
+        # Outputs with a value at every position need every replica. Only a server can compute them for
+        # missing positions, from the trainer's own log-probs.
         own = np.full(len(records), -1.0)
         policy_gradient = {"algorithm": sis.ImportanceSampling(), "advantages": np.ones(len(records))}
         for output, needed in {
@@ -384,7 +384,7 @@ class ReplicasTest(unittest.TestCase):
             status = single.get_run("run")
             self.assertEqual((status.policy_version, status.sequences), (2, len(lost) + len(share)))
         self.assertEqual(whole.totals.missing, 0)
-        # What the other replica keeps is not silently scored otherwise than before.
+        # The records on the other replica are not silently scored differently than before.
         trainer.advance_version(run, 4)
         with self.assertRaisesRegex(sis.FailedPrecondition, "record_digest"):
             self.evaluate(trainer, before, outputs=outputs)

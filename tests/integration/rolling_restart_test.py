@@ -40,8 +40,8 @@ class RollingRestartTest(unittest.TestCase):
         return servers, addresses, load
 
     def roll(self, stores, servers, load, seconds=0):
-        """Restarts each of the servers under load. Returns for each the sequences acked when it was
-        told to end, and those acked when it was back. `seconds`: pause after each."""
+        """Restarts each of the servers under load. Returns for each the sequences acked when it got SIGTERM, and those
+        acked when it was ready again. `seconds`: pause after each."""
         restarts = []
         for index, store in enumerate(stores):
             load.go_on()
@@ -109,7 +109,7 @@ class RollingRestartTest(unittest.TestCase):
             missing = client.get_run("demo").last_totals.missing
         self.assertEqual(missing, 0)
         self.assertEqual(fleet_load.missing_of(addresses, load.acked()), {})
-        # What they have in memory is one thing, the store another.
+        # New servers must find all sequences in the stores alone, without the memory of the old ones.
         fresh = [self.serve(store).address for store in stores]
         self.assertEqual(fleet_load.missing_of(fresh, load.acked()), {})
 

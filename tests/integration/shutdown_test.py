@@ -1,8 +1,7 @@
-"""SIGTERM ends streams that have nothing to do, and connections: a server does not wait for clients
-that are idle, but for what they have asked, as long as the grace lasts.
+"""SIGTERM ends idle streams and connections at once. Calls in flight may finish within the grace period.
 
-That it ends at once is a law about timers: where all of them are 25 times late, a server that waits
-for one of 1.2 seconds or more is still there after 30."""
+The test of "at once" makes all timers 25 times late. A server that waits for one of at least 1.2 seconds then still
+runs after 30."""
 
 import queue
 import shutil
@@ -52,7 +51,7 @@ def entries(sequence, rows=1):
 
 
 def positions(response):
-    """Of the blocks in an answer of FetchTopK."""
+    """Returns the number of positions in the blocks of an answer of FetchTopK."""
     return sum(_blocks.Block(block).header.positions for part in response.slices for block in part.blocks)
 
 
@@ -111,7 +110,7 @@ class ShutdownTest(unittest.TestCase):
             time.sleep(0.01)
 
     def ready(self, server):
-        """What /readyz says, as a status of HTTP."""
+        """Returns the HTTP status of /readyz."""
         try:
             with urllib.request.urlopen(f"http://{server.admin_address}/readyz", timeout=20) as page:
                 return page.status

@@ -29,7 +29,7 @@ TEST(SilentPeerTest, GoesWithItsStreamsWhenItAnswersNoPing) {
   const std::string handled = "handled_total{grpc_code=\"OK\",";
   Http2Peer peer(live.grpc_address());
   peer.Open("Append");
-  // As long as it answers it may be silent.
+  // A peer may be silent while it answers pings.
   peer.AnswerPings(10);
   EXPECT_EQ(count(started), 1);
   EXPECT_EQ(count(handled), 0);

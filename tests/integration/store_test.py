@@ -1,4 +1,4 @@
-"""What an ack promises with each store, held against a real server and RocksDB that are killed."""
+"""The promises of acks with each store, tested by killing a real server with RocksDB."""
 
 import contextlib
 import os
@@ -169,7 +169,7 @@ class StoreTest(unittest.TestCase):
                     shutil.rmtree(directory)
 
     def test_tables_are_of_a_format_that_older_rocksdb_reads(self):
-        """By default newer ones write newer ones, of which RocksDB 7.8 says that they are damaged."""
+        """Newer versions of RocksDB write by default a format that version 7.8 reports as damaged."""
         directory = f"{self.directory}/db"
         server = self.serve(f"rocksdb:{directory}")
         self.store_whole(server.client, self.create_run(server.client), ["a"])
@@ -265,16 +265,16 @@ class StoreTest(unittest.TestCase):
         self.assertEqual(list(records.missing), [])
 
     def look_at_damaged(self, directory, names):
-        """What came of it."""
+        """Starts a server with a damaged file. Returns whether all records are there, and the damaged files."""
         server = LiveServer(f"--store=rocksdb:{directory}", cache_bytes=16 << 20)
         self.addCleanup(server.kill)
         files = int(server.metrics()["sis_store_damaged_files"])
         self.assertEqual(f"; damaged files in its folder 'lost': {files}" in server.said["store"], files > 0)
         with sis.Client(server.address, timeout=30) as client:
-            # What clients do that worked on it before.
+            # The calls of clients that used the run before.
             run = self.create_run(client)
             records = client.fetch_top_k(run, [sis.Slice(name, 0, POSITIONS) for name in names])
-            # It goes on.
+            # The run continues.
             self.store_whole(client, run, ["another"])
         server.kill()
         gone = {missing.slice for missing in records.missing}
@@ -290,7 +290,7 @@ class StoreTest(unittest.TestCase):
 
     def test_damage_met_while_writing_is_repaired_at_the_next_start(self):
         directory = f"{self.directory}/db"
-        # Of each table, in the order of keys, which is that of all of them in turn.
+        # The names in each table. The order of keys alternates between the tables.
         tables = [[f"sequence {i}{table}" for i in range(4)] for table in range(4)]
         names = sum(tables, [])
         for table in tables:
@@ -316,7 +316,7 @@ class StoreTest(unittest.TestCase):
             while time.monotonic() < end:
                 self.store_whole(server.client, run, [f"more {time.monotonic()}"])
         self.assertIn("Corruption", str(raised.exception))
-        # The others are read as before, except for those whose next key in the table is damaged.
+        # Other sequences can still be read, except those whose next key in the table is damaged.
         missing = self.missing_of(server.client, names)
         self.assertIn(tables[1][1], missing)
         self.assertEqual(set(missing.values()), {sis.MissingReason.CORRUPT})

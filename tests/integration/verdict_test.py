@@ -17,7 +17,7 @@ class VerdictTest(unittest.TestCase):
         cls.addClassCleanup(cls.client.close)
 
     def evaluated(self, name, draws=4, load=None, **fault):
-        """What the server says of a run after so many draws with this fault."""
+        """Returns the server's verdict on a run after `draws` draws with this fault."""
         training = FaultyTraining(self.client, name, **(load or {}))
         for draw in range(draws):
             training.evaluate(draw, **fault)

@@ -1,4 +1,4 @@
-// What a sequence is charged is no less than what it takes, and not much more.
+// The bytes charged for a sequence are at least its memory, and not much more.
 #include <gtest/gtest.h>
 #include <malloc.h>
 

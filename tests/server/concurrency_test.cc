@@ -159,7 +159,7 @@ TEST_F(ConcurrencyTest, AllBytesAreAccountedFor) {
   EXPECT_EQ(cache_.registry.budget().used(), 0);
 }
 
-// What two seals say of a sequence stays, though they come at once.
+// The annotations of two concurrent seals are both kept.
 TEST_F(ConcurrencyTest, NoAnnotationIsLost) {
   constexpr int kSealed = 1000;
   Cache cache;

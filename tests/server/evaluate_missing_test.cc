@@ -25,7 +25,7 @@ TEST_F(EvaluateMissingTest, OtherSampledIdsAreRefused) {
   v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(1);
   run_ = cache_.CreateRun("m", config);
-  // As above.
+  // The same records as above.
   AppendBlock(cache_, *run_, records_[0].Block("a", 0, 5, 0, 64));
   AppendBlock(cache_, *run_, records_[0].Block("a", 64, 2, 64, 26));
   AppendBlock(cache_, *run_, records_[0].Block("a", 150, 5, 150, 10));
@@ -209,8 +209,8 @@ TEST_F(EvaluateCorruptTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
   Damage(192);
   EXPECT_NE(digest(0, kLength), later) << "somebody finds it";
   EXPECT_EQ(missing(evaluate(0, kLength, whole)), (Ranges{{64, 136}}));
-  // One block was damaged before it was fetched, one after; or a part of a block was fetched: what
-  // was fetched of the others can't be told any more.
+  // If one block was damaged before the fetch and one after, or a part of a block was fetched, the
+  // fetched records of the other blocks can't be verified.
   EXPECT_EQ(missing(evaluate(0, kLength, later)), (Ranges{{0, kLength}}));
   EXPECT_EQ(missing(evaluate(70, 80, part)), (Ranges{{70, 80}}));
   EXPECT_EQ(

@@ -16,7 +16,7 @@ using absl::StatusCode;
 
 constexpr int kSlots = 4;
 
-// What a sequence of these records is charged.
+// Returns the bytes charged for a sequence of these records.
 int64_t BytesOf(const Records& records) {
   const auto block = PackBlock(records.View(), {.slots = kSlots, .vocabulary_size = 1000});
   return Sequence::kBaseBytes + CachedBlock::Charge(block->size());

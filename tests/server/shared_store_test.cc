@@ -24,7 +24,7 @@ class SharedStoreTest : public testing::Test {
   std::unique_ptr<Store> OpenStore(const std::string& server) {
     return std::make_unique<FaultyStore>(std::make_unique<StoreInMemory>(maps_, server), fault_);
   }
-  // What it serves.
+  // Returns the number of positions that the server serves.
   static int64_t Positions(Replica& server, const std::string& id) {
     const Run::Found found = server.Find(id);
     const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kSlots = 2;
 
-// What outlives the servers.
+// The store's data, which outlives the servers.
 struct Disk : StoreMaps {
   std::atomic<int> loads = 0;
   absl::Duration slowness;  // of every load

@@ -78,7 +78,7 @@ class Replica {
     const v1::Ack& ack = response->acks(0);
     return absl::Status(static_cast<absl::StatusCode>(ack.code()), ack.message());
   }
-  // Of sequence "a", wherever it is.
+  // Returns the positions of sequence "a", in memory or in the store.
   int64_t Positions(const std::string& id) {
     Run& run = **Find(id);
     const FoundSequence found =
@@ -168,7 +168,7 @@ TEST_P(RunsTest, NotMoreRunsThanAllowedAreCreatedAtTheSameTime) {
   }
 }
 
-// Owners come from outside; so does what a later version may forget to check.
+// An owner's name comes from outside, and a later version may forget to check it.
 TEST_P(DurableRunsTest, WhatCouldNotBeTakenInAgainIsNotStored) {
   {
     Replica replica = Start();
@@ -221,7 +221,7 @@ std::vector<BadRecord> BadRecords() {
           {.run_id = "owner-too-long", .config = ConfigOf(std::string(257, 'x'))}};
 }
 
-// A draw of the run with so many tokens accepted.
+// Adds a draw with `accepted` accepted tokens to the run.
 void Evaluate(Run& run, uint64_t draw, int64_t accepted) {
   run.steps().Claim(draw, 1, {0, static_cast<uint32_t>(accepted)});
   Evaluated evaluated;
@@ -290,7 +290,7 @@ TEST_P(DurableRunsTest, StepsGoWithTheirRun) {
   }
   EXPECT_FALSE(has_steps("deleted") || has_steps("superseded"));
   EXPECT_TRUE(has_steps("kept"));
-  // Of one that a server was killed at when it was superseded.
+  // Steps of a run that was superseded just before its server was killed.
   ASSERT_TRUE(Open(*backing_)->PutSteps("superseded", 1, {{3, "any"}, {4, "other"}}).ok());
   { const Replica replica = Start(); }
   EXPECT_FALSE(has_steps("superseded"));
@@ -344,7 +344,7 @@ TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {
     EXPECT_EQ(replica.recovered().runs, 3);
     EXPECT_EQ(replica.runs().Quarantined().size(), BadRecords().size());
   }
-  // What they hold stays.
+  // The runs' records stay.
   for (const BadRecord& bad : BadRecords()) {
     EXPECT_TRUE(Open(*backing_)->Load({bad.run_id, 3, "s", 0}).ok()) << bad.run_id;
   }
@@ -384,7 +384,7 @@ TEST_P(DurableRunsTest, ABadRecordIsReplacedByItsOwner) {
   const Caller alice{.identity = "alice", .uses_all_runs = false};
   const Caller worker{.identity = "alice", .uses_all_runs = false, .supersedes = false};
   const Caller bob{.identity = "bob", .uses_all_runs = false};
-  // Of a run of hers, of an encoding that a later server may have.
+  // A run of alice's with an unknown encoding, as from a later server.
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_owner("alice");
   config.set_log_prob_encoding(static_cast<v1::LogProbEncoding>(99));

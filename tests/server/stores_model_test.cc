@@ -100,10 +100,10 @@ class StoresModelTest : public ::testing::TestWithParam<Setting> {
         std::make_unique<FaultyStore>(std::move(store), fault_), Config());
     EXPECT_EQ(replicas_[server]->run().policy_version(), version_) << "operation " << operation_;
   }
-  // Of any server.
+  // Restarts any server.
   void Restart(bool kill) {
     const int server = AnyServer();
-    if (kill) fault_ = Fault::kDown;  // what it still does has no effect
+    if (kill) fault_ = Fault::kDown;  // from now on its calls have no effect
     replicas_[server].reset();
     Start(server);
   }
@@ -122,7 +122,7 @@ class StoresModelTest : public ::testing::TestWithParam<Setting> {
       const bool failed =
           code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kResourceExhausted;
       failures_ += failed;
-      // What was answered needs nothing more of the server.
+      // An answered call must survive a restart of the server.
       if (OneIn(15)) Restart(OneIn(2));
       fault_ = Fault::kNone;
       if (!failed || tries == 1000) return code;

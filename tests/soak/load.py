@@ -122,7 +122,7 @@ class Load:
             return
         while self._ended:
             client.delete_run(self._ended[0].id)
-            # Those that could not be deleted are left for the next time.
+            # If a deletion fails, it and the later ones are retried next time.
             self._ended.popleft()
 
     def _append(self, client, choices):

@@ -1,4 +1,4 @@
-"""What a soak showed: whether resident memory is flat, and a plot over time."""
+"""The report of a soak: whether resident memory is flat, and a plot over time."""
 
 import math
 import pathlib
@@ -39,8 +39,7 @@ class Slope(NamedTuple):
 
 
 def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
-    """Of a straight line through the means of BLOCKS ranges of time, as samples that follow each
-    other closely are not independent."""
+    """Returns the slope of a straight line through the means of BLOCKS intervals. Close samples are not independent."""
     times = np.array([block.mean() for block in np.array_split(np.asarray(seconds, float), BLOCKS)])
     means = np.array([block.mean() for block in np.array_split(np.asarray(values, float), BLOCKS)])
     centered = times - times.mean()
@@ -51,7 +50,7 @@ def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
 
 
 class Memory(NamedTuple):
-    """Of a server after the warm-up, in bytes; growth over that time."""
+    """The memory of a server after the warm-up, in bytes, and its growth over that time."""
 
     mean: float
     most: float
@@ -63,8 +62,8 @@ class Memory(NamedTuple):
 
 
 def memory(samples: Sequence[Dict]) -> Optional[Memory]:
-    """Of samples with `seconds` and `resident_bytes`, in the order of time. None if they are too few to
-    tell."""
+    """Returns the memory from samples with `seconds` and `resident_bytes`, in the order of time; None if there are too
+    few samples."""
     kept = list(samples[int(WARM_UP * len(samples)) :])
     if len(kept) < BLOCKS:
         return None

@@ -45,7 +45,7 @@ def sample(server, load, seconds):
 
 def soak(seconds, output):
     """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary, and
-    whether all was well. If a server ends by itself, so does the soak."""
+    whether all was well. The soak also ends if a server does."""
     sample_seconds = min(5, seconds / 40)
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:

@@ -28,7 +28,7 @@ class ReportTest(unittest.TestCase):
         rng = np.random.default_rng(1)
         noise = 100e6 + 0.2e6 * rng.normal(size=120)
         self.assertTrue(report.memory(samples(noise)).flat)
-        # 4 MB in ten minutes, of which the last 60% count.
+        # 4 MB in ten minutes. The last 60% count.
         leak = report.memory(samples(noise + np.linspace(0, 4e6, 120)))
         self.assertFalse(leak.flat)
         self.assertLess(leak.growth.low, 4e6 * 0.6)
@@ -95,7 +95,7 @@ class SoakTest(unittest.TestCase):
         killer.join()
         self.assertFalse(good)
         self.assertIn("\nnot asked for: rocksdb ended with -9\n", text)
-        # What was asked of it meanwhile failed, and nothing of the others.
+        # Only calls of the ended server failed.
         self.assertNotIn("not asked for: memory", text)
         self.assertIn("\nrocksdb: too few samples to tell\n", text)
 

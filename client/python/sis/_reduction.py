@@ -75,7 +75,7 @@ def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
-    """Reduces log-probs to what evaluate takes in the place of log_probs, with the same top_k.
+    """Reduces log-probs to the REDUCED form, which evaluate accepts instead of log_probs, with the same top_k.
 
     The log-envelopes have the bits that the service computes from these log-probs (docs/numerics.md, section 5), so the
     decisions are the same; the covered masses, which decide nothing, agree to rounding. Tensors stay on their device.

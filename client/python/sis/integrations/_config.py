@@ -134,7 +134,7 @@ class SisConfig:
         """Returns a client, which has sent nothing yet.
 
         Args:
-            skips: Whether calls skip a server for some seconds after it gave no answer, even if it is the only one.
+            skips: Whether calls skip an unreachable server for some seconds, even if it is the only one.
         """
         assert self.address is not None
         single = isinstance(self.address, str)

@@ -155,7 +155,7 @@ class _Responses:
 
     def __init__(self, names: Sequence[str], masks: PerSample, rows: torch.Tensor) -> None:
         """rows: int [N], the rows of the logits that predict the tokens."""
-        # A sample that was drawn twice has one record, of which a request takes each position once.
+        # A sample that was drawn twice has one record. A request must have each position once.
         slices: Dict[str, Slice] = {}
         begins: Dict[str, int] = {}
         kept, of_each = [], []

@@ -23,7 +23,7 @@ class Block(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """One response: `length` tokens, of which the policy generated `blocks` and tools wrote the rest."""
+    """One response of `length` tokens. The policy generated `blocks`; tools wrote the other tokens."""
 
     length: int
     blocks: Sequence[Block]

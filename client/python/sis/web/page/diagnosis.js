@@ -23,7 +23,7 @@ function checkItem(check) {
       check.question, make("div", {class: "note"}, measured(check)));
 }
 
-// What is left with each limit of the age.
+// A table of the tokens that remain with each limit of the age.
 function limits(rows) {
   return make("div", {class: "scroll", tabindex: 0}, table("Limits of the age", [
     {title: "max_staleness", cell: row => row.max_staleness ?? "none"},

@@ -50,7 +50,7 @@ function ageValues({from, to, ahead, ...totals}) {
   return {
     name: ahead ? "ahead" : to == null ? `${first}+` :
       first === Number(to) ? String(first) : `${first}-${to}`,
-    // Of the order of ages; ahead is last.
+    // The key for sorting ages; ahead is last.
     order: ahead ? Infinity : first,
     accepted, scored,
     acceptRate: mean(accepted),
