@@ -40,7 +40,7 @@ OF_POSITION = {
     "a listed id of 2^32 + 5": lambda good: good._replace(tops=with_id(good.tops, (1 << 32) + 5)),
     "a listed id beyond the vocabulary": lambda good: good._replace(tops=with_id(good.tops, VOCABULARY)),
 }
-# Of the faults above; of all others INVALID_LOG_PROB.
+# Reasons of some of the faults above. All others have INVALID_LOG_PROB.
 REASONS = {
     "the sentinel of vLLM": MissingReason.NO_LOG_PROB,
     "the sentinel of SGLang and llama.cpp": MissingReason.NO_LOG_PROB,

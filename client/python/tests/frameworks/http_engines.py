@@ -20,7 +20,7 @@ class HttpEngine(http.server.ThreadingHTTPServer):
         self.generator = torch.Generator().manual_seed(2)
         self.weight_version = "1"
         self.requests = []
-        # What it answers in the place of a generation.
+        # The answer to return instead of a generation.
         self.instead = None
         self.thread = threading.Thread(target=self.serve_forever)
         self.thread.start()

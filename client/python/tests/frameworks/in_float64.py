@@ -1,5 +1,4 @@
-"""Which tokens are accepted, and what they weigh, computed anew: in float64, from logits, by docs/math.md and
-docs/algorithms.md."""
+"""Computes decisions and weights of tokens in float64 from logits, by docs/math.md and docs/algorithms.md."""
 
 import numpy as np
 import torch

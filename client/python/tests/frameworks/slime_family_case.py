@@ -1,6 +1,6 @@
-"""Of slime and of Miles and vime, which came of it: their own functions from the request to the loss, on a CPU,
-with a real server. In the engine's place an HTTP server answers as it does, with a tiny model's log-probs; in
-Megatron's a tiny model of transformers makes the logits of packed micro-batches."""
+"""Tests of slime, and of Miles and vime, which are derived from it: their own functions from the request to the loss,
+on a CPU, with a real server. An HTTP server replaces the engine, with a tiny model's log-probs. A tiny model of
+transformers replaces Megatron, and makes the logits of packed micro-batches."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ PROMPTS = ["the tokens of a model", "one", "it is there for as long as", "a fold
 REWARDS = [1.0, -0.5, 0.25, -1.0]
 LONGEST = 24
 CLIP = (0.1, 0.15)
-# Of a micro-batch, as both train_one_step in backends/megatron_utils/model.py ask for it.
+# The keys of a micro-batch that both train_one_step in backends/megatron_utils/model.py request.
 KEYS = [
     "tokens", "multimodal_train_inputs", "packed_seq_params", "total_lengths", "response_lengths", "loss_masks",
     "log_probs", "ref_log_probs", "values", "advantages", "returns", "rollout_log_probs",
@@ -42,13 +42,13 @@ KEYS = [
 
 
 class SlimeFamilyCase:
-    """What a test of a framework is beside unittest.TestCase."""
+    """The tests of a framework; a base next to unittest.TestCase."""
 
-    # sis.integrations.slime, sis.integrations.miles or sis.integrations.vime; what else its arguments are, and what it refuses.
+    # The module (sis.integrations.slime, miles or vime), its further arguments, and arguments that it refuses.
     module = None
     OWN = {}
     REFUSED = ()
-    # How many log-probs it asks for.
+    # The engine, and the number of log-probs that it is asked for.
     engine_class, LISTED = SglangEngine, K
     REFUSED_OF_ENGINE = (({"sglang_speculative_algorithm": "EAGLE"}, "speculative_algorithm is 'EAGLE'"),)
     # Arguments that change the way to a loss, by name; None: the loss is that of gspo.
@@ -59,15 +59,15 @@ class SlimeFamilyCase:
         raise NotImplementedError
 
     def rollout(self, args, samples, masks):
-        """What the framework's training processes make of samples, before the first update."""
+        """Returns the training processes' form of samples, before the first update."""
         raise NotImplementedError
 
     def micro_batches(self, args, rollout, size):
-        """Batches of `size` samples each, and the framework's loss_function but for the logits."""
+        """Yields batches of `size` samples, and the framework's loss_function without its logits."""
         raise NotImplementedError
 
     def reduced(self, args, logged):
-        """Metrics of an update, from those of its micro-batches."""
+        """Returns the metrics of an update from those of its micro-batches."""
         raise NotImplementedError
 
     @classmethod
@@ -210,10 +210,10 @@ class SlimeFamilyCase:
                 *found, metrics = self.updated(args, rollout, self.current, step)
                 *wanted, share = self.in_float64(samples, step, gspo=name == "gspo")
                 self.assert_same(found, wanted)
-                # So that it can fail: of another draw, which under gspo changes a mean over the response only.
+                # Another draw gives another result. Under gspo it changes only a mean over the response.
                 other = self.distance(self.in_float64(samples, 0, gspo=name == "gspo")[1], wanted[1])
                 self.assertGreater(other, 2**-8 if name == "gspo" else 2**-6)
-                # What the framework holds stays as it was.
+                # The framework's own data is unchanged.
                 self.assertTrue(all(map(torch.equal, rollout["rollout_log_probs"], before)))
                 totals = self.totals(step)
                 self.assertAlmostEqual(totals.accept_rate, share, places=9)
@@ -242,7 +242,7 @@ class SlimeFamilyCase:
                 *found, _ = self.updated(args, self.trained_on(args, samples), self.current, 0)
                 wanted = self.in_float64(samples, 0, rule)
                 self.assert_same(found, wanted)
-                # So that it can fail.
+                # Without the rule the result differs.
                 self.assertGreater(abs(self.in_float64(samples, 0)[0] - wanted[0]), 1e-3)
 
     def test_equal_policies_accept_all(self):
@@ -355,7 +355,7 @@ class SlimeFamilyCase:
 
 
 class SlimeCase(SlimeFamilyCase):
-    """Of slime, and of vime, which has its functions."""
+    """The tests of slime, and of vime, which has the same functions."""
 
     OWN = {
         "router_policy": None, "ci_test": False, "group_rm": False, "mask_offpolicy_in_partial_rollout": False,
@@ -376,7 +376,7 @@ class SlimeCase(SlimeFamilyCase):
         cls.addClassCleanup(parallel_state.destroy_model_parallel)
 
     def generated(self, args, prompts=PROMPTS, evaluation=False, begun=()):
-        """begun: samples to go on with, in the place of prompts."""
+        """begun: samples to continue, instead of prompts."""
         rollout, clients, Sample = (
             self.of(f"rollout.{self.engine.name}_rollout"), self.of("utils.http_utils"), self.of("utils.types").Sample
         )  # fmt: skip
@@ -435,7 +435,7 @@ class SlimeCase(SlimeFamilyCase):
             made.append((batch, functools.partial(loss_function, args, batch, count, samples)))
         return made
 
-    # Where reduce_train_step_metrics is.
+    # The module of reduce_train_step_metrics.
     METRICS = None
 
     def reduced(self, args, logged):
@@ -476,7 +476,7 @@ class SlimeCase(SlimeFamilyCase):
 
 @contextlib.contextmanager
 def on_cpu():
-    """Where a framework names the GPU."""
+    """Replaces the framework's uses of the GPU."""
     with (
         unittest.mock.patch("torch.cuda.current_device", lambda: torch.device("cpu")),
         unittest.mock.patch.object(torch.Tensor, "cuda", lambda self, *_args, **_kwargs: self),

@@ -37,7 +37,7 @@ class ByLength:
 
 
 class Watched(sis.integrations.ms_swift.SisGRPOTrainer):
-    """Computes each loss anew in float64."""
+    """Compares each loss with one computed in float64."""
 
     behaviour = None
     compared = []

@@ -1,4 +1,4 @@
-"""TorchRL's own losses on its own batches, with a real server."""
+"""TorchRL's losses on its batches, with a real server."""
 
 import copy
 import unittest
@@ -147,7 +147,7 @@ class TorchrlTest(unittest.TestCase):
                     largest = max(gradient.abs().max().item() for gradient in exact)
                     for gradient, of_float64 in zip(gradients, exact, strict=True):
                         self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
-                    # So that it can fail.
+                    # Another correction gives another loss.
                     other, _, _ = self.in_float64(batch, old.step, lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a))
                     self.assertGreater(abs(other - wanted), 1e-3)
                     self.assertAlmostEqual(old.stepped()["accept_rate"], share, places=9)

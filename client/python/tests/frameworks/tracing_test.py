@@ -15,7 +15,7 @@ import sis
 import sis.aio
 
 VOCABULARY, K = 16, 4
-# So many that each of two replicas has some.
+# Enough sequences for both replicas to have some.
 LENGTHS = {name: 1 + 7 * i % 50 for i, name in enumerate(string.ascii_lowercase)}
 SAMPLING = sis.Sampling("raw")
 

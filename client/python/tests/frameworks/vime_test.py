@@ -36,7 +36,7 @@ class VimeTest(SlimeCase, unittest.TestCase):
             yield
 
     def test_vllm_itself(self):
-        """Its server in the place of the one that answers like it."""
+        """Runs vLLM's own server instead of the one that imitates it."""
         port = vllm_process.start(
             type(self), self.folder.parent, ["python", "-m", "vllm.entrypoints.openai.api_server"],
             "--model", str(self.folder), "--dtype", "float32", "--enforce-eager", "--max-model-len", "128",
@@ -57,7 +57,7 @@ class VimeTest(SlimeCase, unittest.TestCase):
         self.assertAlmostEqual(self.totals(1).accept_rate, share, places=9)
 
     def test_arguments_that_are_not_there(self):
-        """Where only training is debugged vime reads none of vLLM's; a limit of -1 is none."""
+        """vime ignores vLLM's arguments when it only debugs training; a limit of -1 means no limit."""
         args = self.args()
         for changed in ({"vllm_max_logprobs": -1}, {"pg_loss_type": "ppo"}):
             self.module._check_arguments(types.SimpleNamespace(**{**vars(args), **changed}), K)

@@ -118,7 +118,7 @@ class InFloat64(SisAsyncGRPOTrainer):
         return (model(ids[None]).logits[0, :-1] / self.temperature).log_softmax(-1)
 
     def samples(self):
-        """Of this rank's next micro-batch. The main one makes those of all."""
+        """Returns the samples of this rank's next micro-batch. The main rank makes those of all ranks."""
         rows = [self.batches.popleft() if self.accelerator.is_main_process else None]
         if self.accelerator.num_processes > 1:
             torch.distributed.broadcast_object_list(rows)
@@ -145,7 +145,7 @@ class InFloat64(SisAsyncGRPOTrainer):
                 self.most_acceptance = largest(self.most_acceptance, a - acceptance)
             if self._sis_config.damped_truncation:
                 with torch.no_grad():
-                    # Of equal policies rounding alone tells which token is outward.
+                    # With equal policies only rounding decides which tokens are outward.
                     seen = torch.where((ratio - 1).abs() < 1e-5, rounded.double(), ratio)
                     weight = seen.clamp(max=1) * torch.where((seen - 1) * sample["advantage"] > 0, a, 1.0)
                 total = total - (weight * ratio / ratio.detach() * sample["advantage"]).sum()
@@ -154,7 +154,7 @@ class InFloat64(SisAsyncGRPOTrainer):
             ratio = torch.where(accepted, ratio / ratio.detach(), ratio)
             clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
             total = total - torch.min(ratio * sample["advantage"], clipped * sample["advantage"]).sum()
-        # Of all ranks, whose gradients are averaged.
+        # The number over all ranks, whose gradients are averaged.
         everywhere = self.accelerator.reduce(torch.tensor(float(first)), reduction="sum")
         total = total / everywhere * self.accelerator.num_processes / self.current_gradient_accumulation_steps
         assert abs(loss.item() - total.item()) < 1e-4, (loss, total)
@@ -182,7 +182,7 @@ class InFloat64(SisAsyncGRPOTrainer):
 
     @torch.no_grad()
     def sampled_from(self, model, ids, places, told):
-        """[N, V]: of that policy, of all there were, whose log-prob of each token is what is told."""
+        """Returns [N, V]: for each token, the log-probs by the policy whose log-prob of the token equals `told`."""
         every = []
         for policy in self.sent.policies():
             model.load_state_dict(policy)
@@ -249,7 +249,7 @@ def trainer_of(path, port, folder, config, worker=None, peft_config=None, served
 
 
 def seen_by(trainer):
-    """What a test looks at."""
+    """Returns the values that tests check."""
     names = ("compared", "steps_compared", "stale", "most", "most_recorded", "most_acceptance", "trained")
     rows = [row for row in trainer.state.log_history if "sis/d" in row]
     return types.SimpleNamespace(rows=rows, run=trainer.sis_run, **{name: getattr(trainer, name) for name in names})
@@ -309,7 +309,7 @@ class AsyncgrpoTest(TrainerCase):
     def trainer(self, config, worker=None, port=None, **changed):
         made = trainer_of(self.path, port or self.port, self.folder, config, worker, **changed)
         self.addCleanup(made.sis_client.close)
-        # Those that another one loaded ahead are none of its own.
+        # Discards samples that another trainer loaded ahead.
         self.batches.clear()
         made.batches = self.batches
         return made
@@ -408,7 +408,7 @@ class AsyncgrpoTest(TrainerCase):
                 turn = _async_rollouts._Turn(record, version)
                 turns.append(TurnRecord(prompt, tokens.tolist(), turn.log_probs()))
                 prompt = [*prompt, *tokens.tolist()]
-                # Written anew, with other tokens for the last ones, or for all.
+                # Rewrites the prompt with other tokens for the last ones, or for all.
                 drift = random.choice([0, 0, 1, 2, len(prompt)])
                 prompt = [*prompt[: len(prompt) - drift], *([63] * random.randint(1, 3))]
             sequences, _tally = _chain_to_sequences(turns, "rollout", 4)

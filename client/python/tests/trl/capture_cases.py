@@ -1,4 +1,4 @@
-"""What an engine malformed of the rollouts that TRL has it generate."""
+"""Malformed outputs of TRL's engine."""
 
 import asyncio
 import dataclasses

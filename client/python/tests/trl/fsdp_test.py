@@ -15,7 +15,7 @@ SHARDED = {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "transformer_layer_c
 
 class FsdpTest(TwoProcessCase):
     def test_as_ddp_and_float64(self):
-        # What was sharded leaves its mark in a process's environment.
+        # Sharding changes a process's environment, so it is tested last.
         ddp = {"ddp": {}, "ddp_own_sets": OWN_SETS}
         seen = self.ranks(**ddp, fsdp=SHARDED, fsdp_own_sets={**SHARDED, **OWN_SETS})
         for kind in ("", "_own_sets"):

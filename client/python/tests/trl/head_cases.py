@@ -35,7 +35,7 @@ class OfOwnLogits(Watched):
 
 
 class Scaled(Watched):
-    """Whose log-probs are not those of hidden states times head, and no setting says so."""
+    """A trainer whose log-probs are not those of hidden states times head, although no setting says so."""
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         with unittest.mock.patch.object(self, "temperature", 2.0):
@@ -44,7 +44,7 @@ class Scaled(Watched):
 
 class TrlHeadTest(TrainerCase):
     def test_truncated_completions_are_masked(self):
-        """All of the first rollout. What the head makes is checked once there are tokens."""
+        """All completions of the first rollout are truncated. The head is checked at the first tokens."""
 
         class EndsLater(Watched):
             def training_step(self, *args, **kwargs):
@@ -70,7 +70,7 @@ class TrlHeadTest(TrainerCase):
         self.assertEqual(scaled.state.global_step, 2)
 
     def test_log_probs_that_are_not_of_the_head(self):
-        """Of a model that scales its logits after it, and shifted by a position."""
+        """Log-probs of a model that scales its logits after the head, and log-probs shifted by a position."""
 
         class Shifted(Watched):
             def _sis_acceptance(self, inputs, hidden, log_probs):

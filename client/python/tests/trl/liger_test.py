@@ -20,7 +20,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from sis.integrations.trl import SisConfig
 
-# What Liger replaces of all models that are made or called from then on.
+# Classes and functions that Liger replaces for all models from then on.
 STOCK = {name: getattr(modeling_qwen3, name) for name in ("apply_rotary_pos_emb", "Qwen3MLP", "Qwen3RMSNorm")}
 
 

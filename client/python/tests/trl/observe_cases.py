@@ -1,4 +1,4 @@
-"""What TRL trains while SIS only observes: the same as without SIS."""
+"""While SIS only observes, TRL trains the same as without SIS."""
 
 import torch
 from datasets import Dataset
@@ -52,7 +52,7 @@ class TrlObserveTest(TrainerCase):
                     self.assertGreater(rows[1]["sis/tis/touched"] + rows[1]["sis/icepop/zeroed"], 0)
 
     def test_decisions_change_the_training(self):
-        """So that the law above can fail."""
+        """Without `observe`, decisions change the training."""
         _, _, _, weights = self.trained(GRPOTrainer, {})
         trainer, _, _, own = self.trained(SisGRPOTrainer, {}, sis_config=SisConfig(self.server.address))
         self.addCleanup(trainer.sis_client.close)

@@ -1,4 +1,4 @@
-"""What TRL's trainer does where records are lost, and where no server answers."""
+"""TRL's trainer with lost records, and without a server."""
 
 import socket
 import time
@@ -45,7 +45,7 @@ class TrlOutageTest(TrainerCase):
         self.assertEqual(trainer.compared, 8)
 
     def test_decisions_change_gradients(self):
-        """So that the law above can fail."""
+        """With records, decisions change the gradients."""
         trainer = self.trainer(LostIsStock)
         self.train(trainer)
         self.assertLess(trainer.compared, 8)

@@ -9,15 +9,15 @@ from sis.integrations.trl import SisConfig
 
 class TrlOwnSetsTest(TrainerCase):
     def test_sets_of_the_trainer(self):
-        """Whatever engine generates, the policy before the first update is what tokens count as drawn from; records
-        are of what TRL masks not."""
+        """With any engine, tokens count as drawn from the policy before the first update. Only tokens that TRL does not
+        mask are recorded."""
         filters = {"top_p": 0.8, "top_k": 5, "beta": 0.1}
         halves = {"num_iterations": 1, "steps_per_generation": 4}
         for changed in ({}, {"bf16": True}, filters, {"mask_truncated_completions": True}, halves):
             with self.subTest(**changed):
                 config = SisConfig(self.server.address, sets="trainer")
                 trainer = self.trainer(OfAnotherEngine, config, **changed)
-                # So that some end, and are of other lengths.
+                # Makes some responses end, so that lengths differ.
                 trainer.eos_token_ids = trainer.generation_config.eos_token_id = list(range(2, VOCABULARY, 24))
                 rows = self.train(trainer)
                 self.check_logged(trainer, rows)

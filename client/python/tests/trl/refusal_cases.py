@@ -1,4 +1,4 @@
-"""What of TRL's settings would be wrong with SIS, and is refused."""
+"""TRL's settings that are wrong with SIS, and refused."""
 
 import types
 import warnings
@@ -57,7 +57,7 @@ class TrlRefusalTest(TrainerCase):
                 setattr(arguments, name, value)
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 SisGRPOTrainer(args=arguments, sis_config=config)
-        # Of transformers 4, which have no fsdp_plugin_args.
+        # Arguments of transformers 4, without fsdp_plugin_args.
         _refusals.check_sharding(types.SimpleNamespace(deepspeed_plugin=None))
         config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),

@@ -1,4 +1,4 @@
-"""What TRL's trainer trains on: rollouts of transformers and vLLM, in several types, with adapters, of tools."""
+"""TRL's trainer on rollouts of transformers and vLLM, in several types, with adapters and tools."""
 
 import functools
 import pathlib
@@ -51,8 +51,8 @@ class TrlRolloutTest(TrainerCase):
                 mask = inputs["completion_mask"].bool()
                 self.seen.append(torch.equal(old[mask], log_probs[mask]))
 
-        # A vocabulary that is recorded as a whole. One update per rollout: the policies are the same but for the
-        # rounding of matrices of other shapes.
+        # Records the whole vocabulary. With one update per rollout the policies differ only by the rounding of
+        # matrices of other shapes.
         config = SisConfig(self.server.address, run=self.id(), top_k=100)
         model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
         model.resize_token_embeddings(100)
@@ -109,7 +109,7 @@ class TrlRolloutTest(TrainerCase):
                 WithTools, tools=[lookup], processing_class=tokenizer, max_completion_length=200, max_steps=2,
                 prompts=[[{"role": "user", "content": f"tokens {i}"}] for i in range(64)],
             )  # fmt: skip
-            # So that turns end: a random model hardly ever does.
+            # Makes turns end, which a random model hardly ever does.
             trainer.eos_token_ids = trainer.generation_config.eos_token_id = list(range(2, VOCABULARY, 12))
             trainer.model.config.max_position_embeddings = 4096
             rows = self.train(trainer)
@@ -129,7 +129,7 @@ class TrlRolloutTest(TrainerCase):
             self.assertEqual(trainer.vllm_generation.llm.llm_engine.model_config.max_logprobs, 64)
             rows = self.train(trainer)
             self.check_logged(trainer, rows)
-            # Of updated weights as of the first.
+            # Updated weights are used in the same way as the first.
             self.assertLess(rows[0]["sis/d"], 1e-5)
             self.assertLess(rows[2]["sis/d"], 1e-5)
             self.assertEqual([(row["sis/missing"], row["sis/incomplete"]) for row in rows], [(0, 0)] * 4)

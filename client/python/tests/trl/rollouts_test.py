@@ -1,4 +1,4 @@
-"""What TRL's trainers make of filters and of a rollout_func: run by tools/rl-test."""
+"""TRL's trainers with filters and with a rollout_func. Run by tools/rl-test."""
 
 import unittest
 
@@ -32,7 +32,7 @@ class RolloutsTest(TrainerCase):
                 self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
                 self.assertLess(trainer.most_acceptance, 1e-3)
                 self.assertEqual(rows[0]["sis/missing"], 0)
-                # Of equal policies all that is recorded is accepted.
+                # With equal policies all recorded tokens are accepted.
                 accepted = rows[0]["sis/accept_rate"]
                 self.assertTrue(accepted == 1 if whole else 0.9 < accepted < 1, accepted)
                 self.assertLess(rows[0]["sis/d"], 1e-5)
@@ -47,7 +47,7 @@ class RolloutsTest(TrainerCase):
 
             def watch(self, inputs, log_probs, old):
                 mask = inputs["completion_mask"].bool()
-                # Of equal policies: what was left out has some mass.
+                # With equal policies log-probs are lower without the filter, by the excluded mass.
                 self.longer += int(((log_probs - inputs["sampling_per_token_logps"])[mask] < -1e-5).sum())
 
         config = SisConfig(self.server.address, top_k=20)

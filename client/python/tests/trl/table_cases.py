@@ -11,7 +11,7 @@ from sis.integrations.trl import SisConfig, SisGRPOTrainer
 
 class TrlTableTest(TrainerCase):
     def test_token_table(self):
-        """What TensorBoard reads back is what the server says of the tokens that were trained on."""
+        """TensorBoard reads back the server's counts of the trained tokens."""
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         class Counted(Watched):

@@ -1,5 +1,4 @@
-"""What the tests of TRL's trainers share: settings, rewards, models, their loss in float64, and a trainer beside the
-real server."""
+"""Shared by the tests of TRL's trainers: settings, rewards, models, the loss in float64, a trainer, a real server."""
 
 import contextlib
 import copy
@@ -127,10 +126,11 @@ def whole(model):
 
 
 def in_float64(model):
-    """A copy with its adapters, without what TRL and a sharding changed of it. As of whole."""
+    """Returns a float64 copy with adapters, without the changes of TRL and of sharding. Call it like `whole`."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    # Its own configuration, of which a model keeps what it is given; from_config would split it with ZeRO-3. In eager
-    # attention, whose softmax is of float32, what float64 masks where all is masked, in front of a shorter prompt, is NaN.
+    # Copies the configuration, because a model keeps the given one; from_config would split the model with ZeRO-3.
+    # Eager attention computes softmax in float32. With float64 masks it gives NaN where all is masked, as before a
+    # shorter prompt.
     config = copy.deepcopy(base.config)
     config._attn_implementation = "sdpa"
     made = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
@@ -147,12 +147,12 @@ def largest(so_far, *values):
 
 
 class InFloat64(Watched):
-    """Compares the gradient of every micro-batch with that of the loss over the whole vocabulary, of "cispo" in
-    float64: of what a filter keeps, which is found anew, token by token."""
+    """Compares the gradient of every micro-batch with that of the loss "cispo" over the whole vocabulary in float64.
+    With a filter the loss is over the kept tokens, which are computed token by token."""
 
     limit = 1.5
     top_p = 1.0
-    # Of each generation, by number: of these no record arrives.
+    # The numbers of the rollouts of each generation whose records are lost.
     lost = ()
     compared, most, most_acceptance, most_loss, mean_ratios = 0, 0.0, 0.0, 0.0, ()
 
@@ -172,7 +172,7 @@ class InFloat64(Watched):
         return super()._sis_old_log_probs(inputs, acceptance)
 
     def weights(self, ratio, a, advantages):
-        """Of tokens: [B, T]; a, the acceptance probability, by float64."""
+        """Returns the weights of tokens, [B, T]. a: their acceptance probabilities in float64."""
         return torch.where(self.accepted, 1.0, ratio).clamp(max=self.limit)
 
     def _compute_loss(self, model, inputs):
@@ -194,7 +194,7 @@ class InFloat64(Watched):
             tokens = inputs["completion_ids"][..., None]
             w = torch.where(kept, log_p.exp() / q, 0.0)
             own = w.gather(-1, tokens)[..., 0]
-            # Of the recorded set, which may end before K.
+            # Ratios in the recorded set, which may end before K.
             config, rank = self.sis_run.config, torch.arange(q.shape[-1], device=q.device)
             recorded = (before < (config.mass or torch.inf)) & (rank < config.top_k)
             of_set = w * torch.zeros_like(kept).scatter(-1, ordered.indices, recorded)
@@ -296,7 +296,7 @@ class TrainerCase(unittest.TestCase):
         return [row for row in trainer.state.log_history if "sis/accept_rate" in row or "sis/missing" in row]
 
     def check_logged(self, trainer, rows):
-        """What is logged is what the server has counted, over all ranks."""
+        """Checks that the logged metrics are the server's counts over all ranks."""
         self.assertEqual(len(rows), trainer.state.global_step)
         for draw, row in enumerate(rows):
             step = trainer.sis_client.list_steps(trainer.sis_run, draws=[draw])[draw]

@@ -1,4 +1,4 @@
-"""What trains in two processes over gloo, each micro-batch beside float64."""
+"""Training in two processes over gloo. Compares each micro-batch with float64."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sis.integrations.trl import SisConfig
 
 LIMIT = 1.5
-# Of a training: its rollouts are of a filter, its records of the whole policy.
+# Settings of a training with filtered rollouts and records of the whole policy.
 OWN_SETS = {"config": {"sets": "trainer"}, "top_k": 5}
 
 
@@ -75,7 +75,7 @@ def _rank(rank, trainings, path, address, folder):
 
 
 def _trained(name, path, address, folder, adapters=False, config=None, **changed):
-    """What it logged of steps, the parameters, how many are split, and what Compared found."""
+    """Trains. Returns the logged steps, the parameters, the number of split ones, and the results of Compared."""
     args = settings(
         folder / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=LIMIT,
         max_grad_norm=0.0, **changed,
@@ -84,7 +84,7 @@ def _trained(name, path, address, folder, adapters=False, config=None, **changed
         # Accelerate shards on every device but this one, for no reason of PyTorch's.
         accelerate.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_NPU
     if "deepspeed" in changed:
-        # Else it compiles collectives of its own, with ninja, and takes them in the place of gloo's.
+        # Otherwise it compiles its own collectives, with ninja, and uses them instead of gloo's.
         import deepspeed
 
         deepspeed.ops.__compatible_ops__.clear()

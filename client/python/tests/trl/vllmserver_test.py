@@ -11,7 +11,7 @@ from sis.integrations.trl import SisConfig, _refusals
 
 
 class FromDisk(VLLMClient):
-    """Whose server reads new weights from a folder. TRL's own way, NCCL, needs a GPU."""
+    """A client whose server reads new weights from a folder. TRL itself uses NCCL, which needs a GPU."""
 
     folder = ""
     updates = 0
@@ -51,7 +51,7 @@ class VllmserverTest(TrainerCase):
         self.check_logged(trainer, rows)
         self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
         self.assertEqual([row["sis/staleness"] for row in rows], [0, 1, 0, 1])
-        # Of equal policies: what the server tells are log-probs of the weights that it was sent.
+        # The policies are equal, so the server's log-probs are those of the weights that it got.
         self.assertLess(rows[0]["sis/d"], 1e-5)
         self.assertLess(rows[2]["sis/d"], 1e-5)
         self.assertGreater(rows[1]["sis/d"], 1e-3)

@@ -1,4 +1,4 @@
-"""What tokens weigh in TRL's loss: by settings of weights, and rules in the place of the clip."""
+"""Weights of tokens in TRL's loss: settings of weights, and rules that replace the clip."""
 
 import collections
 

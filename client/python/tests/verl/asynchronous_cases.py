@@ -15,12 +15,12 @@ from vllm_objects import FlatLogprobs, SamplingParams
 
 from sis.integrations.verl import RecordingEngine
 
-# So many tokens are drawn before.
+# Number of tokens drawn before an interruption.
 BEFORE = 5
 
 
 class Engine:
-    """Of vLLM. Draws from its model, and aborts as it is interrupted."""
+    """An engine like vLLM. Draws from its model, and aborts when it is interrupted."""
 
     vllm_config = types.SimpleNamespace(
         model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"), speculative_config=None
@@ -71,7 +71,7 @@ class Server:
 
 
 class Client(FullyAsyncLLMServerClient):
-    """Of one server, so without the actor that balances."""
+    """A client of one server, without the load balancer's actor."""
 
     async def _acquire_server(self, request_id, **extra):
         return "server", self._load_balancer

@@ -1,9 +1,9 @@
-"""verl's loss on what SIS makes of it, found anew: in float64, sample by sample, by docs/math.md."""
+"""verl's loss with SIS, computed in float64, sample by sample, by docs/math.md."""
 
 import torch
 from client.python.tests.frameworks.in_float64 import acceptance, accepted, of_rule
 
-# Of verl's vanilla policy loss, in an actor's default configuration.
+# Clips of verl's vanilla policy loss, in an actor's default configuration.
 CLIP_LOW, CLIP_HIGH, CLIP_NEGATIVE = 0.8, 1.2, 3.0
 
 
@@ -19,8 +19,8 @@ def gradients(
     model, samples, advantages, *, seed, draw, top_k, top_p=1.0, mass=1.0, rule=None, lost=(), temperature=1.0,
 ):  # fmt: skip
     """{parameter: gradient} of the token-mean loss, and the share of accepted tokens. advantages: per sample
-    [at least its tokens]. With top_p the policies must be equal, and all tokens count as accepted. rule: of of_rule,
-    in the place of the clip. lost: names of turns that are not recorded."""
+    [at least its tokens]. With top_p the policies must be equal, and all tokens count as accepted. rule: An argument
+    of of_rule, which replaces the clip. lost: Names of turns without a record."""
     double = type(model)(model.config).double()
     double.load_state_dict(model.state_dict())
     loss, count, as_current = 0.0, 0, 0

@@ -13,7 +13,7 @@ from sis.integrations.verl._settings import truncates
 
 class VerlFilterTest(VerlCase):
     def test_equal_policies_have_ratios_of_1_over_what_a_filter_keeps(self):
-        """And the gradient is that of the log-probs over it, found anew in float64."""
+        """The gradient is that of the log-probs over the kept tokens, compared with float64."""
         samples = rollout(self.model, 8, WHOLE, 10, top_p=0.8)
         data = batch(samples)
         expected, _ = expected_gradients(

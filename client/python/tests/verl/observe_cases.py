@@ -1,4 +1,4 @@
-"""What verl trains while SIS only observes: the same as without SIS."""
+"""While SIS only observes, verl trains the same as without SIS."""
 
 from training_worker import Gradients, append, batch, detach, rollout
 from verl_case import WHOLE, K, VerlCase, metrics_of
@@ -33,7 +33,7 @@ class VerlObserveTest(VerlCase):
                     self.assertTrue(0 < metrics[f"sis/{name}/effective"] <= 1, name)
 
     def test_decisions_change_gradients(self):
-        """So that the law above can fail."""
+        """Without `observe`, decisions change the gradients."""
         samples = rollout(self.coarse, 8, K, 31)
         data = batch(samples)
         expected = self.stock(data.clone())

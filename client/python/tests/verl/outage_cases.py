@@ -1,4 +1,4 @@
-"""What an actor of verl does without records, without a server, and with those of a training before."""
+"""verl's actor without records, without a server, and with the records of an earlier training."""
 
 import time
 import unittest.mock
@@ -14,7 +14,7 @@ from sis.integrations._names import name_in
 
 
 def answered(call):
-    """What a call of a server returns that has just been started: gRPC pauses between attempts."""
+    """Returns the result of a call to a server that has just started. Retries, because gRPC pauses between attempts."""
     for _ in range(100):
         try:
             return call()
@@ -43,7 +43,7 @@ class VerlOutageTest(VerlCase):
         self.assertNotIn("sis/accept_rate", metrics)
         totals = self.client.list_steps(training.run, draws=[0])[0].totals
         self.assertEqual(totals.missing, sum(sum(sample.mask) for sample in samples))
-        # What the trainer keeps is as it was.
+        # The trainer's own data is unchanged.
         for name in ("old_log_probs", "rollout_log_probs", "response_mask", "advantages"):
             self.assertTrue(torch.equal(data[name], before[name]), name)
         self.assertFalse({"sis_row", "distillation_use_topk"} & set(data.keys()))
@@ -109,7 +109,7 @@ class VerlOutageTest(VerlCase):
         self.addCleanup(client.close)
         run = settings.create_run(client, WHOLE, algorithm="verl")
         append(client, run, samples)
-        # What was read goes first, and nothing that is kept.
+        # Sequences that were read are evicted first, kept ones never.
         victim, names = samples[4].turns[0], [turn.name for sample in samples for turn in sample.turns]
         client.fetch_top_k(run, [victim.name])
         client.fetch_top_k(run, [name for name in names if name != victim.name], keep_seconds=600)

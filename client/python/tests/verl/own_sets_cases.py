@@ -31,7 +31,7 @@ class VerlOwnSetsTest(VerlCase):
         return moved, found
 
     def test_sets_of_the_trainer(self):
-        """Of whichever engine the samples are, and told no log-probs of it."""
+        """With samples of any engine, without its log-probs."""
         samples = rollout(self.stale, 8, K, 31)
         # Three that are alike: two are recorded together, all trained on together.
         samples[6] = copy.deepcopy(samples[4])

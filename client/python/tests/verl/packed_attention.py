@@ -11,7 +11,7 @@ def install():
     from transformers.integrations import flash_attention
     from verl.models.transformers import monkey_patch
 
-    # It calls what verl puts its all-to-all around, and that what stands in for the kernel.
+    # It calls the function that verl wraps with its all-to-all, which calls the replacement of the kernel.
     AttentionInterface.register("packed", flash_attention.flash_attention_forward)
     monkey_patch._flash_attention_forward = _attend
     torch.distributed.all_to_all = _all_to_all

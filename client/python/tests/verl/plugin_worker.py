@@ -1,5 +1,7 @@
-"""verl's own actor worker, from its own configuration, as the plug-in leaves it: plugin_worker.py
-ADDRESS PORT MODEL OVERRIDES FILE."""
+"""verl's actor worker with the plug-in, from verl's configuration.
+
+    plugin_worker.py ADDRESS PORT MODEL OVERRIDES FILE
+"""
 
 import os
 import pathlib

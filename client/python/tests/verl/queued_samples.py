@@ -1,5 +1,9 @@
-"""Samples on their way from verl's agent loops to its actor, through its TransferQueue, on Ray:
-queued_samples.py PORT FOLDER. What to do is in FOLDER/task, what came of it will be in FOLDER/answer."""
+"""Passes samples from verl's agent loops to its actor through its TransferQueue, on Ray.
+
+    queued_samples.py PORT FOLDER
+
+Reads FOLDER/task, and writes FOLDER/answer.
+"""
 
 import asyncio
 import os

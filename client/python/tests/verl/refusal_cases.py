@@ -1,4 +1,4 @@
-"""What of verl would be wrong with SIS, and is refused."""
+"""verl's settings that are wrong with SIS, and refused."""
 
 import pathlib
 import unittest.mock

@@ -1,5 +1,5 @@
-"""What vLLM returned (tests/engines/record_vllm.py), through the engine that verl's rollout servers
-see, and a service of this process."""
+"""Recorded outputs of vLLM (tests/engines/record_vllm.py), through the engine of verl's rollout servers, and a service
+in this process."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from sis.integrations.verl import RecordingEngine, SisConfig
 from sis.integrations.verl._settings import config_of, for_rollouts
 
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "engines/testdata/vllm.json").read_text())["flat"]["plain"]
-# Of record_vllm.py.
+# The values in record_vllm.py.
 PROMPTS = [[270, 443, 285, 264], [78, 70, 264]]
 LISTED = 8
 

@@ -38,7 +38,7 @@ def main(rank, port, folder):
             mask = torch.zeros(1, 1, *seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
             positions = (place - starts[sequence])[None]
             hidden = self.body(input_ids=input_ids, attention_mask=mask, position_ids=positions).last_hidden_state
-            # Whose gradients are summed over the ranks.
+            # Sums the gradients over the ranks.
             return tensor_parallel.copy_to_tensor_model_parallel_region(hidden) @ self.head.T
 
     def schedule(*, forward_step_func, data_iterator, model, num_microbatches, **others):

@@ -1,4 +1,4 @@
-"""sis.tracking: what the trackers themselves read back, offline, is what the server answered."""
+"""sis.tracking: the trackers read back, offline, the values of the server."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def text(token_id):
 
 
 def records_of(data):
-    """Of a file of W&B: a header of 7 bytes, then LevelDB's log format."""
+    """Returns the records of a W&B file: a header of 7 bytes, then LevelDB's log format."""
     at, parts = 7, []
     while at < len(data):
         left = 32768 - at % 32768

@@ -72,7 +72,7 @@ class VerlTrainerTest(VerlCase):
         other.turns[0].name = name_in("uid_6", [*samples[6].prompt, *samples[6].tokens[: samples[6].turns[0].start]])
         other.turns = other.turns[:1]
         append(self.client, run, [other])
-        # What is longer than verl allows.
+        # A response that is longer than verl allows is cut.
         cut, turn = samples[1], samples[1].turns[-1]
         for name in ("tokens", "mask", "log_probs"):
             setattr(cut, name, getattr(cut, name)[:-3])

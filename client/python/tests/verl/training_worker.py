@@ -12,7 +12,7 @@ import sis
 from sis.integrations._names import name_of
 
 VOCABULARY = 128
-# Prompts are padded to so many tokens, responses too.
+# Padded lengths of prompts and responses, in tokens.
 PROMPT, RESPONSE = 6, 16
 
 
@@ -77,13 +77,13 @@ def set_loss(worker):
 
 @dataclass
 class Turn:
-    """What one request generated."""
+    """The tokens that one request generated."""
 
     name: str
     record: sis.TopK
-    # Of its first token among those of the sample.
+    # The index of its first token in the sample.
     start: int
-    # [T, V], all that the record is of.
+    # [T, V], over the whole vocabulary.
     log_probs: torch.Tensor
 
 
@@ -99,7 +99,7 @@ class Sample:
 
 @torch.no_grad()
 def draw(model, context, length, **filters):
-    """So many tokens, [T], and what each was drawn from, nats [T, V]."""
+    """Draws `length` tokens. Returns tokens [T], and the log-probs that each was drawn from, nats [T, V]."""
     before = torch.tensor([context])
     made = model.generate(
         before, attention_mask=torch.ones_like(before), do_sample=True, max_new_tokens=length,
@@ -201,8 +201,7 @@ def move(model):
 
 
 class Gradients:
-    """What the optimiser was given, step by step: [{parameter: tensor}]. The weights stay as they
-    are if `frozen`."""
+    """The gradients that the optimiser got, step by step: [{parameter: tensor}]. With `frozen`, weights stay."""
 
     def __init__(self, worker, frozen=True):
         self.steps = []

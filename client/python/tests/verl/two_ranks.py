@@ -1,5 +1,9 @@
-"""One rank of two, of VerlCase.two_ranks: two_ranks.py RANK PORT FOLDER. What to do is in FOLDER/task, what came of it
-will be in FOLDER/answerRANK."""
+"""One of the two ranks of VerlCase.two_ranks.
+
+    two_ranks.py RANK PORT FOLDER
+
+Reads FOLDER/task, and writes FOLDER/answerRANK.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the tests of verl's FSDP2 engine share: a worker, models and the real server, once for all of a process."""
+"""Shared by the tests of verl's FSDP2 engine: a worker, models and a real server, made once per process."""
 
 import atexit
 import contextlib
@@ -54,7 +54,7 @@ def warned(test):
 class VerlCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # Of all classes, whose modules unittest would tear down one after the other.
+        # Shared by all classes; unittest would tear it down after each module.
         if not hasattr(VerlCase, "worker"):
             VerlCase._make(atexit.register)
 
@@ -126,7 +126,7 @@ class VerlCase(unittest.TestCase):
         return samples, settings
 
     def two_ranks(self, steps, arrangement=None, script="two_ranks.py", **batch_settings):
-        """What each found, step by step, each (samples, settings, truncated)."""
+        """Returns the result of each rank, step by step. Each of `steps` is (samples, settings, truncated)."""
         with tempfile.TemporaryDirectory() as folder:
             task = {"path": self.path, "arrangement": arrangement or {}, "steps": steps, "batch": batch_settings}
             torch.save(task, f"{folder}/task")

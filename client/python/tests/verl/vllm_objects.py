@@ -1,4 +1,4 @@
-"""What verl's rollout servers give to vLLM and get of it, as far as sis reads it."""
+"""Inputs and outputs of vLLM in verl's rollout servers, as far as sis reads them."""
 
 import copy
 import dataclasses

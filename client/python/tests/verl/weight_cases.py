@@ -1,4 +1,4 @@
-"""Rules in the place of verl's clip, beside float64."""
+"""Rules that replace verl's clip, compared with float64."""
 
 import dataclasses
 
