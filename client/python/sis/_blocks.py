@@ -139,7 +139,7 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
     packed: List[Bytes] = []
     while len(packed) < len(records):
         rest = given[len(packed) :]
-        buffer = np.empty(min(room, _BUFFER_BYTES) + _SLACK, np.uint8)
+        buffer: Any = np.empty(min(room, _BUFFER_BYTES) + _SLACK, np.uint8)
         count = kernels.sis_pack(
             _address(rest), len(rest), config.top_k, config.vocabulary_size, encoding, config.mass,
             _address(buffer), len(buffer), _address(ends), error, _ERROR_BYTES,

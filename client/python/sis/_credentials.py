@@ -62,7 +62,10 @@ class Credentials:
         Returns:
             The credentials.
         """
-        value = lambda name: os.environ.get(f"SIS_{name}", "")
+
+        def value(name: str) -> str:
+            return os.environ.get(f"SIS_{name}", "")
+
         return Credentials(
             tls=value("TLS") == "1",
             ca=value("CA_FILE"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, cast
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class EvaluateOptions:
         if self.log_ratio_sums is not None and len(self.log_ratio_sums) != len(slices):
             raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
 
-        checked: Dict[str, np.ndarray] = {
+        checked: Dict[str, Any] = {
             name: _arrays.float32(name, getattr(self, name), [length])
             for name in ("own_log_probs", "decoupled_log_probs", "advantages")
             if getattr(self, name) is not None
@@ -100,9 +100,10 @@ class EvaluateOptions:
     def _write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
         """Writes the other fields, except `_arrays`, for the slices of `batch`. The options must be checked."""
         if self.mask is not None:
-            request.mask = self.mask[batch.rows].tobytes()  # type: ignore[index]
+            request.mask = cast(np.ndarray, self.mask)[batch.rows].tobytes()
         if self.decoupled_log_probs is not None:
-            request.decoupled.current_log_probs = self.decoupled_log_probs[batch.rows].tobytes()  # type: ignore[index]
+            own = cast(np.ndarray, self.decoupled_log_probs)
+            request.decoupled.current_log_probs = own[batch.rows].tobytes()
         if self.log_ratio_sums is not None:
             for message, number in zip(request.slices, batch.numbers):
                 message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))

@@ -64,7 +64,7 @@ class _Threads(futures.ThreadPoolExecutor):
         super().__init__(MAX_CALLS, thread_name_prefix="sis-aio")
         self._owner = Owner()
 
-    def submit(self, *arguments: Any, **named: Any) -> futures.Future:
+    def submit(self, *arguments: Any, **named: Any) -> futures.Future[Any]:
         self._owner.check("client")
         return super().submit(*arguments, **named)
 
@@ -108,11 +108,12 @@ class AppendStream(_Flushed):
 class Client:
     """sis.Client: an async context manager, with the same arguments and methods."""
 
-    @functools.wraps(sis._client.Client.__init__)
     def __init__(self, *arguments: Any, **named: Any) -> None:
         # The client that makes the calls; thread-safe, and closed with this one.
         self.blocking = sis._client.Client(*arguments, **named)
         self._pool = _Threads()
+
+    functools.update_wrapper(__init__, sis._client.Client.__init__)
 
     create_run = _awaited(sis._client.Client.create_run)
     get_run = _awaited(sis._client.Client.get_run)

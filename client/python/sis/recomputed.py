@@ -91,7 +91,7 @@ def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: 
                 rows, every.__getitem__, lambda records: gather(records, every, rows=rows), flat[here], top_k
             )
             own[here] = torch.from_numpy(found.sampled_log_probs)
-            made.append(_entries.Block(part.sequence, first, policy_version, *found, part.attempt))
+            made.append(_entries.Block(part.sequence, first, policy_version, **found._asdict(), attempt=part.attempt))
         made.append(_entries.Seal(part.sequence, part.length, part.attempt))
         begin += part.length
     return Sets(made, own)

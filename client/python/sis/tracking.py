@@ -95,8 +95,10 @@ def to_trackio(run: Any, text: Callable[[int], str] = str) -> Log:
     import pandas
     import trackio
 
-    frame = lambda tokens: pandas.DataFrame(_rows(tokens, text), columns=list(COLUMNS))
-    return _to_run(run, lambda tokens: trackio.Table(dataframe=frame(tokens)))
+    def table(tokens: Sequence[TokenCounts]) -> Any:
+        return trackio.Table(dataframe=pandas.DataFrame(_rows(tokens, text), columns=list(COLUMNS)))
+
+    return _to_run(run, table)
 
 
 def _to_run(run: Any, table: Callable[[Sequence[TokenCounts]], Any]) -> Log:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Callable, Dict, List, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -41,19 +41,22 @@ class EvaluateCall:
             raise ValueError(f"output {unknown[0]!r} must be one of {', '.join(OUTPUTS)}")
         self._outputs = {"accepted", *asked}
         self._service = service
-        fetched = isinstance(records, TopKRecords)
-        self._slices: Sequence[Slice] = records.slices if fetched else listed("records", records)
+        if isinstance(records, TopKRecords):
+            fetched: Optional[TopKRecords] = records
+            self._slices: Sequence[Slice] = records.slices
+        else:
+            fetched, self._slices = None, listed("records", records)
         self._top_k = run.config.top_k
         # N, the number of positions.
         self._length = sum(part.length for part in self._slices)
         # The number of used slots of each position.
-        self._counts = records.counts if fetched else np.full(self._length, self._top_k, np.uint8)
+        self._counts = fetched.counts if fetched is not None else np.full(self._length, self._top_k, np.uint8)
         # Without slices and arrays.
         self._request = pb.EvaluateRequest(
             run=run.to_proto(),
             draw=draw,
             top_k=top_k,
-            keep_seconds=records.keep_seconds if fetched else 0,
+            keep_seconds=fetched.keep_seconds if fetched is not None else 0,
             outputs=sorted(OUTPUTS[name] for name in self._outputs),
             prefix_curve=prefix_curve,
             total_variation=total_variation,

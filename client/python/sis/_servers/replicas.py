@@ -239,7 +239,7 @@ class Replicas:
         answers: Dict[int, List[pb.EvaluateResponse]] = {index: [] for index in requests}
         _, down = self._ask(
             {
-                index: lambda server, index=index: server.evaluate_all(requests[index], answers[index])
+                index: functools.partial(_evaluate_all, requests[index], answers[index])
                 for index in requests
                 if index != _NOBODY
             }
@@ -256,7 +256,7 @@ class Replicas:
     def _evaluate_elsewhere(
         self,
         gone: int,
-        requests: Sequence[Callable[[], pb.EvaluateRequest]],
+        requests: Sequence[Callable[[], Request]],
         answers: List[pb.EvaluateResponse],
     ) -> None:
         """Sends the unanswered requests of the replica `gone` to others, and adds their answers."""
@@ -264,7 +264,7 @@ class Replicas:
             rest = requests[len(answers) :]
             if index != gone and rest:
                 more: List[pb.EvaluateResponse] = []
-                self._ask({index: lambda server, rest=rest, more=more: server.evaluate_all(rest, more)})
+                self._ask({index: functools.partial(_evaluate_all, rest, more)})
                 answers += more
 
     def _shares_store(self) -> bool:
@@ -361,6 +361,12 @@ class Replicas:
         if not found:
             raise unknown[0]
         return found, unanswered
+
+
+def _evaluate_all(
+    requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse], server: SingleServer
+) -> None:
+    server.evaluate_all(requests, answers)
 
 
 @functools.lru_cache(maxsize=256)

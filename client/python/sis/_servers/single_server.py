@@ -175,8 +175,9 @@ class SingleServer:
     Release = _about_a_run("Release")
 
     def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
-        stream = lambda: self._stub.FetchTopK(request, timeout=self._timeout)
-        send = lambda: fetched_records.gathered(request, stream())
+        def send() -> List[FetchedSlice]:
+            return fetched_records.gathered(request, self._stub.FetchTopK(request, timeout=self._timeout))
+
         return self._send_about(request.run.run_id, send)
 
     def _evaluate_side_by_side(

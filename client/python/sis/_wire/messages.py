@@ -16,7 +16,7 @@ def read(kind: Type[_Made], message: Any, **made: Any) -> _Made:
     """Returns a `kind`, a dataclass or NamedTuple, with the message's values of the same names. `made` gives
     the other values. Annotations of `kind` say how to convert; nested messages are read in the same way.
     An optional field that is not set is None."""
-    names, conversions, optional = _fields(kind, *made)
+    names, conversions, optional = _fields(typing.cast(Any, kind), *made)
     for name in names:
         made[name] = getattr(message, name)
     for name, convert in conversions.items():

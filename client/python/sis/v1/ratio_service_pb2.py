@@ -9,10 +9,15 @@ trainer has the version that its engine demands.
 from __future__ import annotations
 
 import pkgutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+if TYPE_CHECKING:
+    # The wheel has types of the messages beside this module.
+    def __getattr__(name: str) -> Any: ...
+
 
 # Descriptors as protoc writes them: each file after those that it imports.
 _FILES = descriptor_pb2.FileDescriptorSet.FromString(

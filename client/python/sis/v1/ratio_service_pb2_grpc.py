@@ -3,7 +3,7 @@ its bytes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -16,6 +16,10 @@ def _serialized(request: Any) -> bytes:
 
 class RatioServiceStub:
     """One attribute per method, named like it."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, channel: Any) -> None:
         """`channel`: of grpc or of grpc.aio."""
