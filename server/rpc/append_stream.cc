@@ -15,11 +15,9 @@ constexpr int kMaxEntries = 1 << 16;
 // Number of acks whose memory a stream keeps between messages.
 constexpr size_t kKeptAcks = 64;
 
-absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"); }
-
 }  // namespace
 
-AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Resources& resources)
+AppendStream::AppendStream(grpc::CallbackServerContext& context, const Resources& resources)
     : Stream(context, resources, kMethod) {
   Clear();
   Register();
@@ -125,7 +123,7 @@ void AppendStream::Clear() {
 void AppendStream::End(const absl::Status& status) {
   code_ = status.code();
   order_.HandOn();
-  Finish(ToGrpcStatus(status));
+  Finish(ToGrpcStatus(status, context_));
 }
 
 void AppendStream::OnDone() {

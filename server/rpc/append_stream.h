@@ -23,7 +23,7 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
                            private OpenStreams::Stream {
  public:
   // `context` belongs to the call.
-  AppendStream(const grpc::CallbackServerContext& context, const Resources& resources);
+  AppendStream(grpc::CallbackServerContext& context, const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;

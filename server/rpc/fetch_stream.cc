@@ -12,7 +12,7 @@ constexpr char kMethod[] = "FetchTopK";
 
 }  // namespace
 
-FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
+FetchStream::FetchStream(grpc::CallbackServerContext& context, const Resources& resources,
                          const v1::FetchTopKRequest& request)
     : Stream(context, resources, kMethod), deadline_(context, resources.default_deadline) {
   Register();
@@ -62,7 +62,7 @@ void FetchStream::End(const absl::Status& status) {
   code_ = status.code();
   fetch_.reset();  // releases its sequences, before the trainer can continue
   order_.HandOn();
-  Finish(ToGrpcStatus(status));
+  Finish(ToGrpcStatus(status, context_));
 }
 
 void FetchStream::OnDone() {

@@ -21,7 +21,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse>
                           private OpenStreams::Stream {
  public:
   // All arguments must outlive the call.
-  FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
+  FetchStream(grpc::CallbackServerContext& context, const Resources& resources,
               const v1::FetchTopKRequest& request);
 
   void OnWriteDone(bool ok) override;

@@ -7,7 +7,7 @@
 
 namespace sis {
 
-OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Resources& resources,
+OpenStreams::Stream::Stream(grpc::CallbackServerContext& context, const Resources& resources,
                             const char* method)
     : streams_(resources.streams),
       call_(resources.streams),

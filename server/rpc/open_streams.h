@@ -55,8 +55,7 @@ class OpenStreams {
 
    protected:
     // `context` belongs to the call of `method`. `resources` must outlive the stream.
-    Stream(const grpc::CallbackServerContext& context, const Resources& resources,
-           const char* method);
+    Stream(grpc::CallbackServerContext& context, const Resources& resources, const char* method);
     ~Stream() = default;
 
     // Between these two calls, other threads may close and cancel the stream.
@@ -76,7 +75,7 @@ class OpenStreams {
     std::atomic<int64_t> write_began_ = kNever;  // in nanoseconds
 
    protected:
-    const grpc::CallbackServerContext& context_;
+    grpc::CallbackServerContext& context_;
     const Resources& resources_;
     // The caller, or the error that ends the call.
     const absl::StatusOr<Caller> caller_;

@@ -273,12 +273,12 @@ class RatioService final : public v1::RatioService::CallbackService {
 
   // Begins a unary call. Calls start(caller, finish) if the caller may call the method.
   template <typename Start>
-  Unary* Begin(const char* method, const Context& context, const Start& start) {
+  Unary* Begin(const char* method, Context& context, const Start& start) {
     const RpcTimer timer(resources_.metrics, method);
     auto* reactor = new UnaryCall(resources_.streams);
-    const Finish finish = [timer, reactor](const absl::Status& status) {
+    const Finish finish = [timer, reactor, &context](const absl::Status& status) {
       timer.Finish(status.code());
-      reactor->Finish(ToGrpcStatus(status));
+      reactor->Finish(ToGrpcStatus(status, context));
     };
     const absl::StatusOr<Caller> caller = resources_.authorize(context, method);
     if (caller.ok()) {
@@ -290,8 +290,8 @@ class RatioService final : public v1::RatioService::CallbackService {
   }
   // Answers a unary call by handler(resources, caller, request, response).
   template <typename Request, typename Response, typename Handler>
-  Unary* Answer(const char* method, const Context& context, const Request& request,
-                Response& response, const Handler& handler) {
+  Unary* Answer(const char* method, Context& context, const Request& request, Response& response,
+                const Handler& handler) {
     return Begin(method, context, [&](const Caller& caller, const Finish& finish) {
       const CallDeadline deadline(context, resources_.default_deadline);
       resources_.store_threads.Run([this, caller, finish, deadline, handler, &request, &response] {

@@ -154,6 +154,12 @@ class FleetTest(unittest.TestCase):
             self.append(self.clients[2], run, "new", seal=True)
         self.assertEqual({refusal.code.name for refusal in raised.exception.refused}, {"UNAVAILABLE"})
         self.assertLess(time.monotonic() - began, DEADLINE)
+        with sis.Client([server.address for server in self.servers], timeout=DEADLINE) as client:
+            client.create_run(run.id, **CONFIG)
+            with self.assertRaisesRegex(sis.Unavailable, "not all releases are stored"):
+                client.release(run, ["another"])
+            # No server is skipped for a store that fails.
+            self.assertEqual([state for state in client.get_servers() if isinstance(state, sis.Error)], [])
         self.redis.thaw()
 
         def whole():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence
+from typing import NamedTuple, Sequence, Union
 
 import grpc
 
@@ -21,6 +21,8 @@ class Error(Exception):
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
+        # Whether a server found an UNAVAILABLE itself, of its store.
+        self.answered = False
 
 
 class InvalidArgument(Error, ValueError):
@@ -53,7 +55,7 @@ class PermissionDenied(Error):
 
 
 class Unavailable(Error):
-    """The server can't be reached, or ended a stream. Every call may be repeated."""
+    """The server can't be reached, or ended a stream; or its store failed. Every call may be repeated."""
 
 
 class DeadlineExceeded(Error):
@@ -114,6 +116,11 @@ def from_status(code: grpc.StatusCode, message: str) -> Error:
 
 def is_unreachable(error: Error) -> bool:
     """Whether the server did not answer, for any reason. A server that shuts down cancels calls."""
+    return is_away(error) and not error.answered
+
+
+def is_away(error: Union[Error, Refusal]) -> bool:
+    """Whether a server did not answer, or its store failed: the call may succeed later."""
     return error.code in (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -127,4 +134,6 @@ def from_rpc(error: grpc.RpcError) -> Error:
     # gRPC's words, which don't tell whose maximum it is.
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
         message += ": see the server's --max_message_bytes"
-    return from_status(error.code(), message)
+    raised = from_status(error.code(), message)
+    raised.answered = any(key == "sis-answered" for key, _ in error.trailing_metadata() or ())
+    return raised

@@ -43,7 +43,7 @@ class Outage:
         except _errors.Error as error:
             refused = error.refused if isinstance(error, _errors.AppendError) else [error]
             for one in refused:
-                if not _errors.is_unreachable(one) and one.code != grpc.StatusCode.RESOURCE_EXHAUSTED:  # type: ignore[arg-type]
+                if not _errors.is_away(one) and one.code != grpc.StatusCode.RESOURCE_EXHAUSTED:
                     raise
             self.lost(loss, f"SIS: {loss}, and training goes on: {error}")
             return None

@@ -30,6 +30,7 @@ class Service(fake_service.FakeService):
         self.let_go = None
         # It answers no Evaluate from this position on.
         self.gone_from = math.inf
+        self.store_fails = False
 
 
 def noting(name):
@@ -37,6 +38,9 @@ def noting(name):
         self.asked.append(name)
         if self.let_go is not None:
             self.let_go.wait(20)
+        if self.store_fails and name in ("Release", "Append"):
+            context.set_trailing_metadata((("sis-answered", "1"),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "redis gives no answer")
         if name == "Evaluate" and request.slices[0].first_position >= self.gone_from:
             context.abort(grpc.StatusCode.UNAVAILABLE, "it has gone")
         return getattr(super(Service, self), name)(request, context)
@@ -44,7 +48,7 @@ def noting(name):
     return call
 
 
-for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "FetchTopK", "Evaluate"):
+for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "FetchTopK", "Evaluate", "Release"):
     setattr(Service, _name, noting(_name))
 
 
@@ -269,6 +273,30 @@ class OneStoreTest(unittest.TestCase):
             for name in refused:
                 stream.seal(name, length=0)
             self.assertEqual({sequence.id for sequence in stream.flush()}, refused)
+
+    def test_a_store_that_fails_makes_no_client_skip_a_server(self):
+        names = [f"s{i}" for i in range(30)]
+        stream = self.client.append(self.run_, sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        self.service.store_fails = True
+        placement = Placement(list(self.servers))
+        for _ in range(2):
+            del self.service.asked[:]
+            with self.assertRaisesRegex(sis.Unavailable, "redis gives no answer"):
+                self.client.release(self.run_, names)
+            # Each server for its own sequences, and none for those of another.
+            self.assertEqual(self.service.asked.count("Release"), len({placement.replica("run", n) for n in names}))
+        for append in (stream.append_many, lambda entries: self.client.append_many(self.run_, entries, sampling=SAMPLING)):
+            with self.assertRaises(sis.AppendError) as raised:
+                append([sis.Seal(name, 0) for name in names])
+                stream.flush()
+            self.assertEqual({refusal.message for refusal in raised.exception.refused}, {"redis gives no answer"})
+        self.service.store_fails = False
+        del self.service.asked[:]
+        stream.append_many([sis.Seal(name, 0) for name in names])
+        self.assertEqual(len(stream.flush()), len(names))
+        self.assertEqual(self.client.release(self.run_, names), sis.Released(len(names), 0))
+        self.assertNotIn("ListRuns", self.service.asked, "which a client asks a server that it skipped")
 
     def test_one_replica_is_enough_to_delete_a_run(self):
         self.gone(list(self.servers)[1])

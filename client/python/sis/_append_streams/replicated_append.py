@@ -99,14 +99,15 @@ class _Lane:
         began: float,
         entries: Sequence[Entry] = (),
     ) -> None:
-        if not _errors.is_unreachable(error):
+        if not _errors.is_away(error):
             raise error
         refused = stream.give_up(error, entries)
         with self._lock:
             self._refused += refused
             if self._stream is stream:
                 self._stream = None
-                self._server.failed(error, began)
+                if _errors.is_unreachable(error):
+                    self._server.failed(error, began)
 
 
 class ReplicatedAppendStream(AppendStream):

@@ -189,22 +189,21 @@ class ServerAppendStream(AppendStream):
             if self._in_flight and self._timeout is not None:
                 expires = self._in_flight[0].sent + self._timeout
                 if expires <= now:
-                    self._fail(grpc.StatusCode.DEADLINE_EXCEEDED, f"no ack within {self._timeout} s")
+                    late = grpc.StatusCode.DEADLINE_EXCEEDED
+                    self._fail(_errors.from_status(late, f"no ack within {self._timeout} s"))
                     continue
                 wake.append(expires)
             self._changed.wait(min(wake) - now if wake else None)
 
-    def _fail(self, code: grpc.StatusCode, message: str) -> None:
-        self._failure = self._failure or _errors.from_status(code, message)
+    def _fail(self, error: _errors.Error) -> None:
+        self._failure = self._failure or error
         self._call.cancel()
         self._changed.notify_all()
 
     def _settle(self, batch: _Batch, response: pb.AppendResponse) -> None:
         if len(batch.entries) != len(response.acks):
-            self._fail(
-                grpc.StatusCode.INTERNAL,
-                f"{len(response.acks)} acks for a batch of {len(batch.entries)} entries",
-            )
+            wrong = f"{len(response.acks)} acks for a batch of {len(batch.entries)} entries"
+            self._fail(_errors.from_status(grpc.StatusCode.INTERNAL, wrong))
             return
         for entry, ack in zip(batch.entries, response.acks):
             code = ack.code
@@ -232,21 +231,21 @@ class ServerAppendStream(AppendStream):
         return True
 
     def _read_acks(self) -> None:
-        code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the append stream"
+        failure = _errors.from_status(grpc.StatusCode.UNAVAILABLE, "the server ended the append stream")
         try:
             for response in self._call:
                 with self._changed:
                     if not self._in_flight:
-                        self._fail(grpc.StatusCode.INTERNAL, "an ack without a batch")
+                        self._fail(_errors.from_status(grpc.StatusCode.INTERNAL, "an ack without a batch"))
                         return
                     self._answered = True
                     self._settle(self._in_flight.popleft(), response)
                     self._changed.notify_all()
         except grpc.RpcError as error:
-            code, message = error.code(), error.details() or ""
+            failure = _errors.from_rpc(error)
         finally:
             # Ends the thread in which grpcio reads the requests.
             self._requests.put(None)
         with self._changed:
             if not self._closed:
-                self._fail(code, message)
+                self._fail(failure)

@@ -157,7 +157,11 @@ class Replicas:
             part = pb.ReleaseRequest(run=request.run, sequences=[request.sequences[number] for number in numbers])
             return lambda server: server.Release(part)
 
-        answers, _ = self._ask_for(request.run.run_id, [sequence.id for sequence in request.sequences], release)
+        answers, _, failures = self._ask_for(
+            request.run.run_id, [sequence.id for sequence in request.sequences], release
+        )
+        for failure in failures:
+            raise failure
         released = sum(answer.released_sequences for _, answer in answers)
         return pb.ReleaseResponse(released_sequences=released, unknown=len(request.sequences) - released)
 
@@ -186,7 +190,7 @@ class Replicas:
             except _errors.AppendError as error:
                 refused += error.refused
             except _errors.Error as error:
-                if not _errors.is_unreachable(error):
+                if not _errors.is_away(error):
                     raise
                 refused += [entry.refusal(error.code, error.message) for entry in parts[index]]
         if refused:
@@ -204,7 +208,7 @@ class Replicas:
             part.slices.extend(request.slices[number] for number in numbers)
             return lambda server: server.fetch_top_k(part)
 
-        answers, unanswered = self._ask_for(request.run.run_id, [part.sequence.id for part in request.slices], fetch)
+        answers, unanswered, _ = self._ask_for(request.run.run_id, [part.sequence.id for part in request.slices], fetch)
         slices: Dict[int, FetchedSlice] = {}
         for numbers, fetched in answers:
             slices.update(zip(numbers, fetched))
@@ -296,15 +300,18 @@ class Replicas:
         run_id: str,
         sequence_ids: Sequence[str],
         call: Callable[[Sequence[int]], Callable[[SingleServer], _Answer]],
-    ) -> Tuple[List[Tuple[List[int], _Answer]], List[int]]:
+    ) -> Tuple[List[Tuple[List[int], _Answer]], List[int], List[_errors.Error]]:
         """Calls each sequence's replica. `call` makes a call about some of the sequences, by their numbers.
 
         If the servers share a store, calls other replicas for the sequences of an unreachable one.
 
         Returns:
-            The answers, each with its sequences' numbers, and the numbers without an answer.
+            The answers, each with its sequences' numbers, the numbers without an answer, and the errors of
+            replicas whose store failed.
         """
         answers: List[Tuple[List[int], _Answer]] = []
+        failures: List[_errors.Error] = []
+        unanswered: List[int] = []
         left = list(range(len(sequence_ids)))
         for _ in self._servers:
             parts: Dict[int, List[int]] = {}
@@ -312,15 +319,19 @@ class Replicas:
                 parts.setdefault(self._replica(run_id, sequence_ids[number]), []).append(number)
             answered, down = self._ask({index: call(numbers) for index, numbers in parts.items()})
             answers += [(parts[index], answer) for index, answer in answered.items()]
-            left = [number for index in down for number in parts[index]]
-            if not left or not self._one_store:
+            left = []
+            for index, error in down.items():
+                again = self._one_store and _errors.is_unreachable(error)
+                (left if again else unanswered).extend(parts[index])
+                failures += [error] if error.answered else []
+            if not left:
                 break
-        return answers, left
+        return answers, unanswered + left, failures
 
     def _ask(
         self, calls: Mapping[int, Callable[[SingleServer], _Answer]]
     ) -> Tuple[Dict[int, _Answer], Dict[int, _errors.Error]]:
-        """Calls all replicas in parallel. Returns answers and errors by replica."""
+        """Calls all replicas in parallel. Returns answers and errors by replica. Raises if no replica answers."""
         asked = {
             index: self._pool.submit(_spans.in_this_context(call), self._servers[index]) for index, call in calls.items()
         }
@@ -332,7 +343,7 @@ class Replicas:
             try:
                 answers[index] = answer.result()
             except _errors.Error as error:
-                if not _errors.is_unreachable(error):
+                if not _errors.is_away(error):
                     raise
                 down[index] = error
         if len(down) == len(self._servers):

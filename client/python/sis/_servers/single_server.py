@@ -292,7 +292,7 @@ class SingleServer:
             return send()
         except grpc.RpcError as rpc_error:
             error = _errors.from_rpc(rpc_error)
-            if _errors.is_unreachable(error):
+            if _errors.is_away(error):
                 # The server may restart without the run, or may not have got the request.
                 with self._lock:
                     for known in self._known.values():

@@ -668,4 +668,4 @@ def _found(fault: Fault, reasons: np.ndarray, work: List[_Work], begins: Sequenc
 def _is_down(error: Exception) -> bool:
     """Whether a server, or the only replica that was asked, gives no answer."""
     refused = error.refused if isinstance(error, _errors.AppendError) else [error]
-    return all(isinstance(one, (_errors.Error, _errors.Refusal)) and _errors.is_unreachable(one) for one in refused)
+    return all(isinstance(one, (_errors.Error, _errors.Refusal)) and _errors.is_away(one) for one in refused)
