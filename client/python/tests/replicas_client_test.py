@@ -31,6 +31,8 @@ class Service(fake_service.FakeService):
         # It answers no Evaluate from this position on.
         self.gone_from = math.inf
         self.store_fails = False
+        # Number of CreateRun calls that it doesn't answer.
+        self.creates_no_run = 0
 
 
 def noting(name):
@@ -38,6 +40,9 @@ def noting(name):
         self.asked.append(name)
         if self.let_go is not None:
             self.let_go.wait(20)
+        if name == "CreateRun" and self.creates_no_run:
+            self.creates_no_run -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
         if self.store_fails and name in ("Release", "Append"):
             context.set_trailing_metadata((("sis-answered", "1"),))
             context.abort(grpc.StatusCode.UNAVAILABLE, "redis gives no answer")
@@ -181,6 +186,30 @@ class ReplicasClientTest(unittest.TestCase):
         self.assertEqual(self.append_many(sis.Seal(lost, 3), sis.Seal(well, 0)), {(lost, 0): 0, (well, 0): 0})
         self.assertEqual([service.asked.count("Append") for service in self.services], [2, 1])
 
+    def test_a_stream_waits_until_a_replica_that_comes_back_has_its_run(self):
+        """Without the run that replica would refuse the stream itself, with NOT_FOUND."""
+        lost = self.sequence_of(1)
+        stream = self.client.append(self.run_, sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        stream.seal(lost, length=0)
+        stream.flush()
+        self.servers[1].stop(None).wait()
+        self.services[1] = Service()
+        self.services[1].creates_no_run = 2
+        self.servers[1], _ = fake_service.start(self.services[1], int(self.names[1].rpartition(":")[2]))
+        self.addCleanup(lambda: self.servers[1].stop(None).wait())
+        refused = 0
+        for _ in range(600):
+            try:
+                stream.seal(lost, length=3)
+                self.assertEqual(stream.flush(), {(lost, 0): 0})
+                break
+            except sis.AppendError:
+                refused += 1
+                time.sleep(0.1)
+        self.assertGreater(refused, 1)
+        self.assertEqual(self.services[1].creates_no_run, 0)
+
     def test_many_entries_over_a_stream(self):
         names = [f"s{i}" for i in range(40)]
         with self.client.append(self.run_, sampling=SAMPLING) as stream:
@@ -286,9 +315,9 @@ class OneStoreTest(unittest.TestCase):
                 self.client.release(self.run_, names)
             # Each server for its own sequences, and none for those of another.
             self.assertEqual(self.service.asked.count("Release"), len({placement.replica("run", n) for n in names}))
-        for append in (stream.append_many, lambda entries: self.client.append_many(self.run_, entries, sampling=SAMPLING)):
+        for append in (lambda: stream.append_many([sis.Seal(name, 0) for name in names]), lambda: self.seal(names)):
             with self.assertRaises(sis.AppendError) as raised:
-                append([sis.Seal(name, 0) for name in names])
+                append()
                 stream.flush()
             self.assertEqual({refusal.message for refusal in raised.exception.refused}, {"redis gives no answer"})
         self.service.store_fails = False

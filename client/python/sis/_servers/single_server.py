@@ -228,8 +228,11 @@ class SingleServer:
     def append(self, source: Source) -> ServerAppendStream:
         try:
             self._send_about(source.run.id, lambda: None, confirm=True)
-        except _errors.Error:
-            pass  # The stream fails in the same way, and raises at its first flush.
+        except _errors.Error as error:
+            # A replica that comes back between the two calls would refuse a stream of a run that it does not know.
+            if self._breaker is not None and _errors.is_away(error):
+                raise
+            # After any other error the stream fails in the same way, and raises at its first flush.
         return ServerAppendStream(self._stub.Append, source, self._timeout)
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
