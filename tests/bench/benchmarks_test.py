@@ -24,6 +24,12 @@ class BenchmarksTest(unittest.TestCase):
         for store in ("memory", "rocksdb"):
             self.assertRegex(printed, rf"(?m)^\| {store} \| 500 \| \d+ \|")
 
+    @unittest.skipIf(shutil.which("redis-server") is None, "there is no redis-server")
+    def test_stores(self):
+        printed = self.run_benchmark("tests/bench/stores", "--sequences=8", "--length=64")
+        for store in ("memory", "rocksdb", r"rocksdb\?sync=1", "Redis without .*", ".* everysec", ".* always"):
+            self.assertRegex(printed, rf"(?m)^\| {store} \| \d+\.\d\d \(.*\) \|")
+
     def test_append_latency(self):
         printed = self.run_benchmark(
             "tests/bench/append_latency/append_latency", "--slots=3", "--rounds=2", "--tokens=100"
