@@ -186,6 +186,49 @@ class AlgorithmsTest(FormulasTest):
             joined = np.concatenate([getattr(part, output) for part in together])
             self.assertEqual(joined.tobytes(), getattr(whole, output).tobytes())
 
+    def test_bad_options_are_named(self):
+        run, records = self.recorded("bad")
+        values = Values(records, self.logits, "gathered")
+        bad = self.advantages.copy()
+        bad[7] = np.nan
+        grpo = {"mask": self.mask & ~self.lost, "algorithm": sis.Grpo(), "advantages": self.advantages}
+        infinite = self.current_of_three.copy()
+        infinite[3] = np.inf
+        for options, outputs, message in (
+            ({**grpo, "algorithm": sis.Grpo(1.5)}, ("surrogates",), r"grpo.epsilon: 1.5, must be in \[0, 1\]"),
+            ({**grpo, "algorithm": None}, ("surrogates",), "algorithm: unset"),
+            (grpo, ("ratios",), "algorithm: set, but neither"),
+            ({**grpo, "advantages": None}, ("coefficients",), "advantages: unset"),
+            ({**grpo, "advantages": bad}, ("coefficients",), "advantages: element 7: nan"),
+            ({**grpo, "algorithm": sis.ClipCov(), "advantages": None}, ("surrogates",), "advantages: unset"),
+            ({**grpo, "algorithm": sis.SoftAcceptance(), "advantages": None}, ("surrogates",), "advantages: unset"),
+            ({**grpo, "decoupled_log_probs": infinite}, ("surrogates",), "decoupled.current_log_probs: element 3: inf"),
+            ({"own_log_probs": self.own * np.inf}, ("ratios",), "own_log_probs: position 30: -inf"),
+            ({"own_log_probs": np.full_like(self.own, -9999)}, ("ratios",), "own_log_probs: position 30: -9999"),
+            ({**grpo, "log_ratio_sums": [sis.LogRatioSum(2**62, 5)] * 3}, ("surrogates",), "sequence_log_ratio_sum"),
+            (
+                {**grpo, "algorithm": sis.DppoTopK(), "decoupled_log_probs": self.current_of_three},
+                ("surrogates",),
+                "dppo_top_k: not with three policies",
+            ),
+        ):
+            with self.subTest(message=message):
+                with self.assertRaisesRegex(sis.InvalidArgument, message):
+                    values.evaluate(
+                        self.client, run, records, draw=1, outputs=outputs, options=sis.EvaluateOptions(**options)
+                    )
+        with self.assertRaisesRegex(sis.InvalidArgument, "dppo_top_k: needs log-probs at every slot"):
+            Values(records, self.logits, "reduced").evaluate(
+                self.client,
+                run,
+                records,
+                draw=1,
+                outputs=("surrogates",),
+                options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
+            )
+        with self.assertRaises(sis.NotFound):
+            self.client.list_steps(run, draws=[1])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,5 @@
 """Permissions of callers, against real servers with real certificates."""
 
-import json
 import subprocess
 import unittest
 import urllib.request

@@ -5,7 +5,6 @@ import collections
 import os
 import pathlib
 import re
-import shutil
 import socket
 import ssl
 import struct

@@ -9,6 +9,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from sis._servers.single_server import SingleServer
+from tests.integration.same_evaluation import assert_same_evaluation
 
 TOP_K, VOCABULARY = 5, 40
 LENGTHS = {"a": 90, "b": 1, "c": 64, "d": 37}
@@ -83,13 +84,9 @@ class MicroBatchesTest(unittest.TestCase):
 
     def check(self, **keywords):
         whole, cut = (self.evaluate(client, **keywords) for client in range(2))
-        for field in dataclasses.fields(sis.Evaluation):
-            expected, got = getattr(whole, field.name), getattr(cut, field.name)
-            if isinstance(expected, np.ndarray):
-                self.assertEqual(got.tobytes(), expected.tobytes(), field.name)
-            else:
-                self.assertEqual(got, expected, field.name)
-        self.assertEqual(whole.newly_counted, self.total - whole.totals.masked)
+        assert_same_evaluation(self, cut, whole)
+        counted = self.total - whole.totals.masked
+        self.assertEqual((whole.newly_counted, cut.newly_counted), (counted, counted))
         return whole
 
     def test_everything_that_is_of_every_position(self):
@@ -118,7 +115,7 @@ class MicroBatchesTest(unittest.TestCase):
         first, *others = self.slices
         halves = [dataclasses.replace(first, length=40, record_digest=None),
                   dataclasses.replace(first, first_position=40, length=50, record_digest=None), *others]
-        self.assertTrue(options.needs_one_request(halves))
+        self.assertTrue(options._needs_one_request(halves))
         with self.assertRaisesRegex(sis.InvalidArgument, f"{self.total} positions in all"):
             self.evaluate(1, slices=halves, options=options)
         sums = [sis.LogRatioSum(1 << 20, 30 + i) for i in range(len(halves))]

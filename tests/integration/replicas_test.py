@@ -15,7 +15,6 @@ from sis._servers.placement import Placement
 VOCABULARY, TOP_K = 48, 7
 LENGTHS = [13, 1, 40, 7, 8, 22, 3, 64, 5, 9, 31, 2]
 OUTPUTS = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
-ARRAYS = ["accepted", *OUTPUTS]
 CONFIG = {"seed": 3, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "max_staleness": 2}
 
 

@@ -125,23 +125,6 @@ class UsedSlotsTest(unittest.TestCase):
                 got = self.evaluate(self.replicas, chosen.select(self.once), used, sampled)
             assert_same_evaluation(self, got, expected)
 
-    def test_a_server_that_is_away_has_empty_sets(self):
-        servers = [LiveServer(listen="127.0.0.1:0") for _ in range(2)]
-        for server in servers:
-            self.addCleanup(server.kill)
-        client = sis.Client([server.address for server in servers], timeout=30)
-        self.addCleanup(client.close)
-        run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, mass=MASS)
-        append(client, run)
-        slices = [sis.Slice(name, length=length) for name, length in LENGTHS.items()]
-        servers[0].kill()
-        records = client.fetch_top_k(run, slices)
-        self.assertTrue(any(gap.reason is sis.MissingReason.STORE_DOWN for gap in records.missing))
-        self.assertTrue(0 < (records.counts > 0).sum() < len(records) - 5)
-        rows = np.full((len(records), TOP_K), -5.0, np.float32)
-        evaluation = client.evaluate(run, records, draw=1, log_probs=rows, sampled_log_probs=rows[:, 0])
-        self.assertEqual(evaluation.totals.missing, (~records.present).sum())
-
     def test_what_does_not_fit_is_refused(self):
         records, _, used, sampled = self.both()
         with self.assertRaisesRegex(ValueError, "log_probs has shape"):
