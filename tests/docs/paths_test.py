@@ -71,6 +71,22 @@ def not_imported(snippet: str) -> Set[str]:
     return {name for name in used - bound if name in MODULES or re.match("[A-Z].", name) and not hasattr(builtins, name)}
 
 
+def not_in_package(snippet: str) -> Set[str]:
+    """Returns names that a snippet imports from `sis`, and that no such module of the package has."""
+    tree = compile(snippet, "snippet", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    lacking = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("sis."):
+            module = ROOT / "client/python" / str(node.module).replace(".", "/")
+            places = (module.with_suffix(".py"), module / "__init__.py", module / "_names.py")
+            text = "".join(place.read_text() for place in places if place.is_file())
+            lacking |= {alias.name for alias in node.names if not re.search(rf"\b{alias.name}\b", text)}
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names if f"{alias.name}.".startswith("sis.")]
+            lacking |= {name for name in modules if not is_there(f"client/python/{name.replace('.', '/')}")}
+    return lacking
+
+
 class PathsTest(unittest.TestCase):
     def assert_all(self, found: Iterator[Tuple[bool, str]]) -> None:
         checked = list(found)
@@ -94,7 +110,7 @@ class PathsTest(unittest.TestCase):
 
     def test_snippets_import_what_they_name(self) -> None:
         self.assert_all(
-            (not (lacking := not_imported(snippet)), f"{page.relative_to(ROOT)}: {sorted(lacking)} in\n{snippet}")
+            (not (lacking := not_imported(snippet) | not_in_package(snippet)), f"{page.relative_to(ROOT)}: {sorted(lacking)} in\n{snippet}")
             for page in pages()
             for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Version of the whole project; the wheel takes it from here.
 __version__ = "0.2.0"
 
-_MODULES = ("aio", "engines", "export", "integrations")
+_MODULES = ("aio", "diagnose", "engines", "export", "integrations", "recomputed", "torch", "tracking")
 
 
 def __getattr__(name: str) -> Any:
