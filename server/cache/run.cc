@@ -218,14 +218,28 @@ uint64_t Run::OldestFreshVersion() const {
   return policy_version_ - *config_.max_staleness;
 }
 
-absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
+absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version, absl::string_view label) {
   WriterLock lock(mutex_);
-  if (version < policy_version_) {
+  if (!label.empty()) {
+    absl::Status status = CheckVersionLabel(version_labels_, version, label);
+    if (!status.ok()) return status;
+    sis::AddVersionLabels({{version, std::string(label)}}, version_labels_);
+  } else if (version < policy_version_) {
     return absl::FailedPreconditionError(
         absl::StrCat("policy_version ", version, " is before the current one, ", policy_version_));
   }
-  policy_version_ = version;
+  policy_version_ = std::max(policy_version_, version);
   return DropStale();
+}
+
+VersionLabels Run::version_labels() const {
+  ReaderLock lock(mutex_);
+  return version_labels_;
+}
+
+void Run::AddVersionLabels(const VersionLabels& labels) {
+  WriterLock lock(mutex_);
+  sis::AddVersionLabels(labels, version_labels_);
 }
 
 int64_t Run::DropStale() {

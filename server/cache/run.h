@@ -26,6 +26,7 @@
 #include "server/cache/sequence_name.h"
 #include "server/cache/step_ledger.h"
 #include "server/cache/version_index.h"
+#include "server/cache/version_labels.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -137,8 +138,13 @@ class Run {
   // The oldest version that isn't stale.
   uint64_t oldest_fresh_version() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of sequences that were dropped as stale, or FailedPrecondition if `version`
-  // is below the current one.
-  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
+  // is below the current one and `label` is empty. A label is added to an older version, too;
+  // errors as in CheckVersionLabel.
+  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version, absl::string_view label = "")
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  VersionLabels version_labels() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // See sis::AddVersionLabels.
+  void AddVersionLabels(const VersionLabels& labels) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Keeps the sequences that exist for at least `length`, unless they are released. Until then they
   // are not evicted, don't expire, and are not dropped as stale. Counts as a read.
@@ -218,6 +224,7 @@ class Run {
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  VersionLabels version_labels_ ABSL_GUARDED_BY(mutex_);
   Members members_ ABSL_GUARDED_BY(mutex_);
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);

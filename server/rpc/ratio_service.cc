@@ -90,7 +90,7 @@ absl::Status AdvanceVersion(const Resources& resources, Run& run,
                             v1::AdvanceVersionResponse& response) {
   run.inspection().LookAtAll();  // while the records are there
   const absl::StatusOr<int64_t> dropped =
-      resources.runs.AdvanceVersion(run, request.policy_version());
+      resources.runs.AdvanceVersion(run, request.policy_version(), request.label());
   if (!dropped.ok()) return dropped.status();
   response.set_dropped_sequences(*dropped);
   return absl::OkStatus();
@@ -99,6 +99,11 @@ absl::Status AdvanceVersion(const Resources& resources, Run& run,
 absl::Status GetRun(const Resources&, Run& run, const v1::GetRunRequest&,
                     v1::GetRunResponse& response) {
   *response.mutable_run() = Describe(run);
+  for (const auto& [version, text] : run.version_labels()) {
+    v1::VersionLabel& label = *response.mutable_run()->add_version_labels();
+    label.set_label(text);
+    label.set_policy_version(version);
+  }
   return absl::OkStatus();
 }
 

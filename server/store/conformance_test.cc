@@ -100,7 +100,9 @@ TEST_P(ConformanceTest, WhatWasPutIsLoadedBitByBit) {
   std::map<std::string, std::vector<StoredPart>> put;
   for (const std::string& id : {std::string("a"), odd_id, std::string(256, 'x')}) {
     std::vector<StoredPart>& parts = put[id];
-    parts.push_back(Gap(7, 3));
+    for (char reason = 8; reason <= 11; ++reason) {
+      parts.push_back({StoredPart::Kind::kGap, 7u + 10 * reason, 3, std::string(1, reason)});
+    }
     for (uint32_t n = 0; n < 200; ++n) {
       const size_t size = n == 150 && id == "a" ? kMaxBlockBytes : 1 + random() % 300;
       parts.push_back(Block(n * 10, 1 + n % 10, RandomBytes(random, size)));
@@ -342,17 +344,41 @@ TEST_P(ConformanceTest, TheNewestRunRecordStays) {
   EXPECT_THAT(store_->ListRuns()->runs, ::testing::UnorderedElementsAre(next, deleted));
 }
 
+TEST_P(ConformanceTest, LabelsOfARunAddUp) {
+  const StoredRun first{"run", 1, 5, "config", {{4, "a"}, {5, "b"}}},
+      older{"run", 1, 3, "config", {{3, "c"}, {4, "x"}}},
+      newer{"run", 1, 6, "config", {{5, "b"}, {6, "a"}, {7, "d"}}}, next{"run", 2, 0, "config"};
+  EXPECT_EQ(*store_->PutRun(first), first);
+  StoredRun expected = first;
+  expected.labels[3] = "c";
+  EXPECT_EQ(*store_->PutRun(older), expected) << "4 has a label";
+  expected.policy_version = 6;
+  expected.labels[7] = "d";
+  EXPECT_EQ(*store_->PutRun(newer), expected) << "'a' names 4";
+  EXPECT_EQ(*store_->PutRun(newer), expected);
+  Reopen();
+  EXPECT_EQ(*store_->GetRun("run"), expected);
+  EXPECT_THAT(store_->ListRuns()->runs, ElementsAre(expected));
+  EXPECT_EQ(*store_->PutRun(next), next) << "another life has labels of its own";
+  EXPECT_EQ(*store_->PutRun(newer), next);
+  EXPECT_EQ(*store_->PutRun({"run", 2, 0, ""}), (StoredRun{"run", 2, 0, ""}));
+}
+
 TEST_P(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
+  VersionLabels labels;
+  for (uint64_t version = 0; version < 200; ++version) labels[version] = absl::StrCat(version);
   std::vector<std::thread> writers;
   for (uint64_t w = 0; w < 8; ++w) {
     writers.emplace_back([&, w] {
       for (uint64_t version = w; version < 200; version += 8) {
-        EXPECT_TRUE(store_->PutRun({"run", 1, version, "config"}).ok());
+        const VersionLabels label = {{version, labels[version]}};
+        EXPECT_TRUE(store_->PutRun({"run", 1, version, "config", label}).ok());
       }
     });
   }
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(store_->GetRun("run")->policy_version, 199);
+  EXPECT_EQ(store_->GetRun("run")->labels, labels);
 }
 
 TEST_P(ConformanceTest, IncarnationsAreDroppedWithTheirSteps) {

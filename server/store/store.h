@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/cache/version_labels.h"
 
 namespace sis {
 
@@ -64,11 +65,15 @@ struct StoredRun {
   uint64_t policy_version = 0;
   // A serialised v1::RunConfig; empty if this and all earlier incarnations were deleted.
   std::string config = {};
+  VersionLabels labels = {};
 
   bool deleted() const { return config.empty(); }
 
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
 };
+
+// Returns the record that PutRun(put) leaves where `there` is stored.
+StoredRun Merged(const StoredRun& there, const StoredRun& put);
 
 struct ListedRuns {
   std::vector<StoredRun> runs = {};
@@ -115,8 +120,9 @@ class Store {
                                                  absl::Time expires) = 0;
 
   // Writes `run` unless the store has a record with an equal or larger (incarnation, deleted,
-  // policy_version). Replaces an unreadable record. Returns the stored record. The record of a
-  // deleted run is kept for 30 days.
+  // policy_version). Adds its labels in any case if the incarnation is the same; stored labels
+  // stay. Replaces an unreadable record. Returns the stored record. The record of a deleted run is
+  // kept for 30 days.
   virtual absl::StatusOr<StoredRun> PutRun(const StoredRun& run) = 0;
   // Returns NotFound if there is none.
   virtual absl::StatusOr<StoredRun> GetRun(const std::string& run_id) = 0;

@@ -200,20 +200,32 @@ std::map<std::string, std::string> StoredRuns::Quarantined() const {
   return quarantined_;
 }
 
-absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
+absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version,
+                                                   const std::string& label) {
+  if (label.size() > kMaxVersionLabelBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("label: ", label.size(), " bytes; must have at most ", kMaxVersionLabelBytes));
+  }
   const uint64_t current = run.policy_version();
   if (version > current && version - current > kMaxPolicyVersionJump) {
     return absl::InvalidArgumentError(absl::StrCat("policy_version ", version, " is more than ",
                                                    kMaxPolicyVersionJump,
                                                    " above the current one, ", current));
   }
-  if (stored_ != nullptr && version > current) {
-    if (absl::Status status = Exchange(run, version); !status.ok()) return status;
+  VersionLabels labels = run.version_labels();
+  const bool adds_label = !label.empty() && !labels.contains(version);
+  if (stored_ != nullptr && (version > current || adds_label)) {
+    if (!label.empty()) {
+      if (absl::Status free = CheckVersionLabel(labels, version, label); !free.ok()) return free;
+      AddVersionLabels({{version, label}}, labels);
+    }
+    absl::Status status = Exchange(run, std::max(version, current), std::move(labels));
+    if (!status.ok()) return status;
     // Another call may have superseded or deleted the run.
     absl::Status present = registry_.Find(run.id(), run.incarnation()).status();
     if (!present.ok()) return present;
   }
-  return run.AdvanceVersion(version);
+  return run.AdvanceVersion(version, label);
 }
 
 absl::StatusOr<int64_t> StoredRuns::Release(Run& run, std::span<const SequenceName> names) {
@@ -225,11 +237,12 @@ absl::StatusOr<int64_t> StoredRuns::Release(Run& run, std::span<const SequenceNa
   return released + *only_stored;
 }
 
-absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
+absl::Status StoredRuns::Exchange(const Run& run, uint64_t version, VersionLabels labels) {
   const StoredRun own{.run_id = run.id(),
                       .incarnation = run.incarnation(),
                       .policy_version = version,
-                      .config = ToMessage(run.config()).SerializeAsString()};
+                      .config = ToMessage(run.config()).SerializeAsString(),
+                      .labels = std::move(labels)};
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
   return *there == own ? Noted(run.id(), absl::OkStatus()) : Adopt(*there);
@@ -315,6 +328,7 @@ absl::Status StoredRuns::TakeIn(const StoredRun& there) {
   if (absl::IsFailedPrecondition(run.status())) return absl::OkStatus();  // deleted concurrently
   if (!run.ok()) return run.status();
   if ((*run)->incarnation() != there.incarnation) return absl::OkStatus();
+  (*run)->AddVersionLabels(there.labels);
   if ((*run)->policy_version() >= there.policy_version) return absl::OkStatus();
   registry_.Find(there.run_id, there.incarnation)
       .status()

@@ -41,9 +41,9 @@ class StoredRuns {
   // Finds a run in memory or in the store. Errors as in RunRegistry::Find.
   absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref, const Caller& caller = Caller());
 
-  // Implements AdvanceVersion of the API. Stores the version first; if that fails, nothing has
-  // changed. Returns the number of dropped sequences.
-  absl::StatusOr<int64_t> AdvanceVersion(Run& run, uint64_t version);
+  // Implements AdvanceVersion of the API. Stores version and label first; if that fails, nothing
+  // has changed. Returns the number of dropped sequences.
+  absl::StatusOr<int64_t> AdvanceVersion(Run& run, uint64_t version, const std::string& label = "");
 
   // Implements Release of the API. Returns how many sequences existed. After an error of the store,
   // memory has released its sequences, and the call can be repeated.
@@ -83,8 +83,8 @@ class StoredRuns {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
   // Reads the run's stored record, and takes it over if it is newer.
   absl::Status Learn(const std::string& run_id);
-  // Stores the run's policy version; takes over a newer record of it.
-  absl::Status Exchange(const Run& run, uint64_t version);
+  // Stores the run's policy version and labels; takes over a newer record of it.
+  absl::Status Exchange(const Run& run, uint64_t version, VersionLabels labels);
   // Takes over the record if it is newer. Returns the error, which quarantines the run, if the
   // record can't be used.
   absl::Status Adopt(const StoredRun& there);

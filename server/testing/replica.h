@@ -58,8 +58,8 @@ class Replica {
     for (const std::string& id : ids) names.push_back({id, 0});
     return runs_->Release(*run_, names);
   }
-  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) {
-    return runs_->AdvanceVersion(*run_, version);
+  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version, const std::string& label = "") {
+    return runs_->AdvanceVersion(*run_, version, label);
   }
   void Keep(const std::string& id, absl::Duration length) {
     const SequenceName name{id, 0};

@@ -116,13 +116,9 @@ class StoreInMemory : public Store {
   }
 
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
-    const auto rank = [](const StoredRun& of) {
-      return std::tuple(of.incarnation, of.deleted(), of.policy_version);
-    };
     WriterLock lock(maps_.mutex);
     StoredRun& there = maps_.runs.try_emplace(run.run_id, run).first->second;
-    if (rank(run) > rank(there)) there = run;
-    return there;
+    return there = Merged(there, run);
   }
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
     WriterLock lock(maps_.mutex);

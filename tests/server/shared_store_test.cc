@@ -72,6 +72,24 @@ TEST_F(SharedStoreTest, WhatIsStaleAsFarAsOneServerKnowsStaysStored) {
   EXPECT_EQ(Positions(one, "a"), 40);
 }
 
+TEST_F(SharedStoreTest, LabelsOfOthersAreNoticed) {
+  EXPECT_TRUE(one_.AdvanceVersion(5, "a").ok());
+  EXPECT_TRUE(two_.AdvanceVersion(6, "b").ok()) << "which doesn't know 'a'";
+  EXPECT_EQ(two_.run().version_labels(), (VersionLabels{{5, "a"}, {6, "b"}}));
+  EXPECT_TRUE(one_.AdvanceVersion(4, "c").ok());
+  two_.runs().TakeInShared();
+  const VersionLabels all = {{4, "c"}, {5, "a"}, {6, "b"}};
+  EXPECT_EQ(one_.run().version_labels(), all);
+  EXPECT_EQ(two_.run().version_labels(), all);
+  EXPECT_TRUE(one_.AdvanceVersion(7, "d").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(two_.AdvanceVersion(8, "d").status()))
+      << "though only the other has announced it";
+  EXPECT_TRUE(absl::IsAlreadyExists(one_.AdvanceVersion(7, "e").status()));
+  fault_ = Fault::kDown;
+  EXPECT_TRUE(absl::IsUnavailable(one_.AdvanceVersion(9, "f").status()));
+  EXPECT_EQ(one_.run().version_labels().count(9), 0) << "stored first";
+}
+
 TEST_F(SharedStoreTest, RunsOfOthersAreNoticed) {
   EXPECT_EQ(*one_.AdvanceVersion(5), 0);
   two_.runs().TakeInShared();

@@ -168,6 +168,56 @@ TEST_P(RunsTest, NotMoreRunsThanAllowedAreCreatedAtTheSameTime) {
   }
 }
 
+TEST_P(RunsTest, LabelsNameOneVersionEach) {
+  Replica replica = Start();
+  sis::Run& run = *replica.Create("r")->run;
+  const auto advance = [&](uint64_t version, const std::string& label) {
+    return replica.runs().AdvanceVersion(run, version, label).status();
+  };
+  EXPECT_TRUE(advance(3, "step-3").ok());
+  EXPECT_TRUE(advance(3, "step-3").ok()) << "a retry";
+  EXPECT_TRUE(advance(5, "step-5").ok());
+  EXPECT_TRUE(advance(3, "step-3").ok()) << "of an older version";
+  EXPECT_TRUE(advance(6, "").ok());
+  EXPECT_TRUE(advance(6, "late").ok()) << "an announced version";
+  EXPECT_TRUE(advance(4, "later").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(advance(4, "")));
+  const VersionLabels labels = {{3, "step-3"}, {4, "later"}, {5, "step-5"}, {6, "late"}};
+  EXPECT_EQ(run.version_labels(), labels);
+  for (const uint64_t version : {2, 4, 6, 7}) {
+    const absl::Status taken = advance(version, "step-3");
+    EXPECT_TRUE(absl::IsAlreadyExists(taken)) << version << ": " << taken;
+    EXPECT_THAT(std::string(taken.message()), testing::HasSubstr("'step-3'"));
+    EXPECT_THAT(std::string(taken.message()),
+                testing::HasSubstr(absl::StrCat("policy_version ", version)));
+  }
+  EXPECT_TRUE(absl::IsAlreadyExists(advance(5, "other")));
+  EXPECT_TRUE(absl::IsInvalidArgument(advance(9, std::string(129, 'x'))));
+  EXPECT_EQ(run.version_labels(), labels) << "nothing has changed";
+  EXPECT_EQ(run.policy_version(), 6);
+  EXPECT_TRUE(advance(9, std::string(128, 'x')).ok());
+}
+
+TEST_P(DurableRunsTest, LabelsOutliveTheServer) {
+  VersionLabels labels;
+  {
+    Replica replica = Start();
+    sis::Run& run = *replica.Create("r")->run;
+    for (uint64_t version = 1; version <= kMaxVersionLabels + 5; ++version) {
+      const std::string label = absl::StrCat("step-", version);
+      ASSERT_TRUE(replica.runs().AdvanceVersion(run, version, label).ok());
+    }
+    labels = run.version_labels();
+    EXPECT_EQ(labels.size(), kMaxVersionLabels);
+    EXPECT_EQ(labels.begin()->first, 6);
+  }
+  Replica replica = Start();
+  EXPECT_EQ((*replica.Find("r"))->version_labels(), labels);
+  const auto again = replica.Create("r", 2);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->run->version_labels(), VersionLabels()) << "another life";
+}
+
 // An owner's name comes from outside, and a later version may forget to check it.
 TEST_P(DurableRunsTest, WhatCouldNotBeTakenInAgainIsNotStored) {
   {

@@ -123,6 +123,26 @@ class ServerTest(unittest.TestCase):
         for got, want in zip(sis.gather(some, values), sis.gather(whole, values)):
             self.assertEqual(got.tobytes(), want.tobytes())
 
+    def test_labels_name_policy_versions(self):
+        for _ in range(2):
+            self.client.advance_version(self.run_, 3, label="step-3")
+        self.client.advance_version(self.run_, 5)
+        self.client.advance_version(self.run_, 5, label="step-5 ü")
+        message = "label: 'step-3' for policy_version 6, but it names policy_version 3"
+        with self.assertRaisesRegex(sis.AlreadyExists, message):
+            self.client.advance_version(self.run_, 6, label="step-3")
+        status = self.client.get_run(self.run_.id)
+        self.assertEqual(status.version_labels, {"step-3": 3, "step-5 ü": 5})
+        self.assertEqual(status.policy_version, 5)
+
+    def test_gaps_keep_their_reasons(self):
+        names = ("INVALID_LOG_PROB", "NO_LOG_PROB", "INFINITE_LOG_PROB", "UNKNOWN_VERSION")
+        reasons = [sis.MissingReason[name] for name in names]
+        gaps = [sis.Gap("gaps", position, 1, reason) for position, reason in enumerate(reasons)]
+        sis.append_many(self.client, self.run_, gaps, sampling=SAMPLING)
+        missing = self.client.fetch_top_k(self.run_, [sis.Slice("gaps", length=4)]).missing
+        self.assertEqual([part.reason for part in missing], reasons)
+
     def test_changed_records_are_noticed(self):
         values = log_softmax(8, seed=1)
         self.append("s", values[:4])

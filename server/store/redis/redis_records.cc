@@ -161,7 +161,7 @@ std::string EncodeRun(const RedisRun& run) {
   AppendNumber(run.run.policy_version, record);
   AppendNumber(run.run.deleted() ? static_cast<uint64_t>(absl::ToUnixSeconds(run.expires)) : 0,
                record);
-  return record + run.run.config;
+  return record + EncodeVersionLabels(run.run.labels) + run.run.config;
 }
 
 absl::StatusOr<RedisRun> ParseRun(absl::string_view run_id, absl::string_view record) {
@@ -173,7 +173,11 @@ absl::StatusOr<RedisRun> ParseRun(absl::string_view run_id, absl::string_view re
   run.run.incarnation = TakeNumber<uint64_t>(record);
   run.run.policy_version = TakeNumber<uint64_t>(record);
   const auto seconds = TakeNumber<uint64_t>(record);
-  run.run.config = std::string(record);
+  std::string_view rest(record.data(), record.size());
+  if (!TakeVersionLabels(rest, run.run.labels)) {
+    return Damaged("the record of a run has no labels");
+  }
+  run.run.config = std::string(rest);
   if (seconds > UINT32_MAX || (seconds > 0) != run.run.deleted()) {
     return Damaged("the record of a run is neither of a deleted nor of a live one");
   }

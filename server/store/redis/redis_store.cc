@@ -12,7 +12,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -172,11 +171,6 @@ std::string RandomBytes() {
   return bytes;
 }
 
-// The record of a run that has the higher rank stays.
-std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
-  return {run.incarnation, run.deleted(), run.policy_version};
-}
-
 absl::Status Unexpected(absl::string_view call) {
   return absl::UnavailableError(absl::StrCat("redis: an unexpected reply to ", call));
 }
@@ -294,18 +288,20 @@ class RedisStore final : public Store {
 
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
     const absl::Time deadline = nodes_.Deadline();
-    const std::string record = EncodeRun({run, absl::Now() + kDeletionKept});
     for (;;) {
+      StoredRun stays = run;
       const absl::StatusOr<std::string> there = RunRecord(run.run_id, deadline);
       if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
       if (there.ok()) {
-        absl::StatusOr<RedisRun> stored = ParseRun(run.run_id, *there);
-        if (stored.ok() && Rank(stored->run) >= Rank(run)) return std::move(stored->run);
+        const absl::StatusOr<RedisRun> stored = ParseRun(run.run_id, *there);
+        if (stored.ok()) stays = Merged(stored->run, run);
+        if (stored.ok() && stays == stored->run) return stays;
       }
+      const std::string record = EncodeRun({stays, absl::Now() + kDeletionKept});
       const absl::StatusOr<bool> done =
           ExchangeRun(run.run_id, there.ok() ? *there : "", record, deadline);
       if (!done.ok()) return done.status();
-      if (*done) return run;
+      if (*done) return stays;
       if (SteadyNow() >= deadline) {
         return absl::UnavailableError(
             absl::StrCat("redis: the record of run '", run.run_id, "' changes all the time"));

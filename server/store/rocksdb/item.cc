@@ -217,14 +217,17 @@ std::string EncodeRun(const StoredRun& run) {
   std::string payload;
   AddLittle(payload, run.incarnation);
   AddLittle(payload, run.policy_version);
-  return payload.append(run.config);
+  return payload.append(EncodeVersionLabels(run.labels)).append(run.config);
 }
 
 absl::StatusOr<StoredRun> ParseRun(std::string_view payload) {
   Reader in(payload);
   StoredRun run{.incarnation = in.Little<uint64_t>(), .policy_version = in.Little<uint64_t>()};
-  run.config = std::string(in.Rest());
-  if (!in.ok()) return Damaged("no run record: a payload", payload);
+  std::string_view rest = in.Rest();
+  if (!in.ok() || !TakeVersionLabels(rest, run.labels)) {
+    return Damaged("no run record: a payload", payload);
+  }
+  run.config = std::string(rest);
   return run;
 }
 

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,11 +20,6 @@ using Room = RocksDbDatabase::Room;
 // Time for which the record of a deleted run is kept. Until then a run of the same id gets a later
 // incarnation, and late workers of the deleted one are refused.
 constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
-
-// PutRun keeps the record with the higher rank.
-std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
-  return {run.incarnation, run.deleted(), run.policy_version};
-}
 
 uint64_t EndOf(const StoredPart& part) { return uint64_t{part.position} + part.count; }
 
@@ -225,17 +219,16 @@ class RocksDbStore final : public Store {
   }
 
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
-    const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
-    StoredRun stays = run;
+    StoredRun stays;
     absl::Status status = database_.Write(Room::kToRemove, [&](Batch& batch) -> absl::Status {
-      absl::StatusOr<StoredRun> there = GetRun(run.run_id);
-      if (there.ok() && Rank(*there) >= Rank(run)) {
-        stays = *std::move(there);
-        return absl::OkStatus();
-      }
+      const absl::StatusOr<StoredRun> there = GetRun(run.run_id);
       if (absl::IsUnavailable(there.status())) return there.status();
+      stays = there.ok() ? Merged(*there, run) : run;
+      if (there.ok() && stays == *there) return absl::OkStatus();
+      const absl::Time expires =
+          stays.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
       const std::string key = RunKey(run.run_id);
-      batch.Put(key, WrapItem(key, expires, EncodeRun(run)));
+      batch.Put(key, WrapItem(key, expires, EncodeRun(stays)));
       return absl::OkStatus();
     });
     if (!status.ok()) return status;

@@ -1,0 +1,32 @@
+// Labels of policy versions: the names that engines give the weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace sis {
+
+inline constexpr size_t kMaxVersionLabels = 1024;     // per run
+inline constexpr size_t kMaxVersionLabelBytes = 128;  // at least 1
+
+// By version; no label names two versions.
+using VersionLabels = std::map<uint64_t, std::string>;
+
+// Returns OK if the version has this label, or both are free; otherwise AlreadyExists.
+absl::Status CheckVersionLabel(const VersionLabels& labels, uint64_t version,
+                               absl::string_view label);
+// Adds those of `more` that contradict none of `labels`, and keeps the last kMaxVersionLabels.
+void AddVersionLabels(const VersionLabels& more, VersionLabels& labels);
+
+// For stores.
+std::string EncodeVersionLabels(const VersionLabels& labels);
+// Takes labels off the beginning of `bytes`. Returns false if it does not begin with labels.
+bool TakeVersionLabels(std::string_view& bytes, VersionLabels& labels);
+
+}  // namespace sis
