@@ -69,7 +69,8 @@ class SnippetsTest(unittest.TestCase):
                     here.update(tokens=padded["completion_ids"], logits=padded["logits"])
                 exec(compile(block, str(PAGE), "exec"), here)
             self.assertEqual(here["accepted"].shape, (2, 8))
-            self.assertEqual(here["evaluation"].totals.accepted, sum(LENGTHS.values()))
+            totals = here["evaluation"].totals
+            self.assertEqual((totals.scored, totals.rejected, totals.missing), (sum(LENGTHS.values()), 0, 0))
             self.assertTrue(here["loss"].isfinite())
             torch.testing.assert_close(here["ratio"], torch.ones(len(here["ratio"])), atol=1e-3, rtol=0)
             self.assertEqual(client.get_run("own").positions, sum(LENGTHS.values()))
