@@ -11,17 +11,32 @@ from sis._records import TopKRecords
 
 
 class Gathered(NamedTuple):
-    """`client.evaluate(..., **gathered._asdict())`. Both come from the same logits, so a sampled
-    token has the same bits in its slot."""
+    """Log-probs for evaluate: `client.evaluate(..., **gathered._asdict())`.
 
-    # float32 [N, K], nats; or [S], at TopKRecords.used_ids.
+    Both come from the same logits, so a sampled token has the same bits in its slot.
+
+    Attributes:
+        log_probs: float32 [N, K], nats; or [S], at TopKRecords.used_ids.
+        sampled_log_probs: float32 [N], nats; NaN where the token is unknown.
+    """
+
     log_probs: torch.Tensor
-    # float32 [N], nats; NaN where nobody names the token.
     sampled_log_probs: torch.Tensor
 
 
 def of_all_slots(records: TopKRecords, gathered: Gathered) -> Gathered:
-    """The same with log_probs [N, K] where they are [S], -inf in unused slots. Gradients pass."""
+    """Returns log_probs [N, K], -inf in unused slots. Gradients pass.
+
+    Args:
+        records: Result of fetch_top_k.
+        gathered: With log_probs [N, K], or [S].
+
+    Returns:
+        The same log-probs, one per slot.
+
+    Raises:
+        ValueError: There are not as many log_probs as used slots.
+    """
     if gathered.log_probs.dim() == 2:
         return gathered
     if len(gathered.log_probs) != records.offsets[-1]:

@@ -8,16 +8,28 @@ import torch
 
 
 class LogitTransform(NamedTuple):
-    """A transform of each logit: first the scale, then the cap."""
+    """A transform of each logit: first the scale, then the cap.
+
+    Attributes:
+        scale: Factor.
+        cap: The result is cap * tanh(logit / cap). None: no cap.
+    """
 
     scale: float = 1.0
-    # cap * tanh(logit / cap). None: no cap.
     cap: Optional[float] = None
 
     @staticmethod
     def of(config: Any) -> LogitTransform:
-        """Returns the transform of a transformers configuration, which it reads like TRL's fused head
-        (trl.trainer.utils.add_fused_lm_head)."""
+        """Returns the transform of a transformers configuration.
+
+        Reads it like TRL's fused head (trl.trainer.utils.add_fused_lm_head).
+
+        Args:
+            config: The model's configuration.
+
+        Returns:
+            The transform.
+        """
         text = config.get_text_config()
         divisor = getattr(text, "logits_scaling", None)
         scales = [getattr(text, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]

@@ -20,24 +20,35 @@ _ROUNDING = 1e-5
 
 
 class Replayed(NamedTuple):
-    # Renormalised over the recorded set where the set is complete, with gradients. The sampled tokens'
-    # log-probs are current.sampled_log_probs.
+    """Result of replayed.
+
+    Attributes:
+        current: Log-probs renormalised over the recorded set where the set is complete, with gradients. The sampled
+            tokens' log-probs are current.sampled_log_probs.
+        kept_mass: [N], the current policy's mass on the recorded set, without gradients. Where `complete`, plain ratios
+            are too small by this factor.
+        complete: bool [N], whether the recorded set has all tokens that the rollout could sample.
+    """
+
     current: Gathered
-    # [N]: the current policy's mass on the recorded set, without gradients. Where `complete`, plain
-    # ratios are too small by this factor.
     kept_mass: torch.Tensor
-    # bool [N].
     complete: torch.Tensor
 
 
 def is_complete(records: TopKRecords) -> torch.Tensor:
-    """Returns bool [N], on the CPU: True if the recorded set has all tokens that the rollout could sample.
+    """Returns which recorded sets have all tokens that the rollout could sample.
 
     A set is complete if it has unused slots and its probabilities sum to at least 0.99, or if they sum to 1 within
     float32's precision. The log-probs must be those of the draw, Sampling("processed"), which the service requires
     with a filter. K should exceed the number of kept tokens; a full set is known to be complete only if the run's
     log-probs are float32. In a run with a mass target (records.mass) sets end early, so only the sum of 1 counts:
-    record such rollouts without a mass target. Missing positions are False. Needs the arrays "ids" and "log_probs".
+    record such rollouts without a mass target.
+
+    Args:
+        records: Result of fetch_top_k, with log-probs.
+
+    Returns:
+        bool [N], on the CPU. Missing positions are False.
     """
     mass = torch.from_numpy(records.log_probs).double().exp().sum(dim=1)
     whole = mass >= 1 - _ROUNDING
@@ -50,8 +61,14 @@ def is_complete(records: TopKRecords) -> torch.Tensor:
 def replayed(records: TopKRecords, current: Gathered) -> Replayed:
     """Returns the current policy's log-probs under the rollout's truncation.
 
-    current: From sis.torch.log_probs_at, or any gather. Values stay unchanged where the set is not complete, or the
-    current policy excludes all of it.
+    Values stay unchanged where the set is not complete, or the current policy excludes all of it.
+
+    Args:
+        records: Result of fetch_top_k, with log-probs.
+        current: Result of sis.torch.log_probs_at, or of any gather.
+
+    Returns:
+        The renormalised log-probs, and where they are.
     """
     current = of_all_slots(records, current)
     device = current.log_probs.device

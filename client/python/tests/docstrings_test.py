@@ -43,15 +43,21 @@ def exported() -> Iterator[Tuple[str, Definition]]:
         for name, node in definitions(path_of(module)).items():
             if not name.startswith("_"):
                 yield f"sis.{module}.{name}", node
+        yield from imported(module, path_of(module), explicitly=True)
     for package in PACKAGES:
         folder = PACKAGE.joinpath(*package.split("."))
         for path in (folder / "_names.py", folder / "__init__.py"):
-            for node in parsed(path).body if path.is_file() else ():
-                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sis."):
-                    own = definitions(path_of(node.module[len("sis.") :]))
-                    for alias in node.names:
-                        if alias.name in own:
-                            yield ".".join(filter(None, ("sis", package, alias.asname or alias.name))), own[alias.name]
+            yield from imported(package, path)
+
+
+def imported(module: str, path: pathlib.Path, explicitly: bool = False) -> Iterator[Tuple[str, Definition]]:
+    """Yields what a file imports from the package; `explicitly`: only names that it exports, `X as X`."""
+    for node in parsed(path).body if path.is_file() else ():
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sis."):
+            own = definitions(path_of(str(node.module)[len("sis.") :]))
+            for alias in node.names:
+                if alias.name in own and (alias.asname == alias.name or not explicitly):
+                    yield ".".join(filter(None, ("sis", module, alias.asname or alias.name))), own[alias.name]
 
 
 def section(text: str, title: str) -> str:
