@@ -23,8 +23,8 @@ class Behaviour(NamedTuple):
     """
 
     situation: str
-    # The outcome in words, for the page. Empty if the error itself, or the runbook of missing tokens, says enough: the
-    # page then omits the row.
+    # The outcome in words, for the page. Empty if the error itself, or another page, says enough: the page then omits
+    # the row.
     says: str
     lines: Sequence[Tuple[str, str]]
     servers: int = 1
@@ -125,7 +125,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "no call names a run for `--run_idle_expiry`",
-        "it is deleted: calls are NOT_FOUND or FAILED_PRECONDITION; opening it again starts the next incarnation",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -198,7 +198,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a sequence is generated again by newer weights",
-        "another attempt; both stay until they are released",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -376,7 +376,7 @@ BEHAVIOURS = [
     # One server.
     Behaviour(
         "the server is killed and comes back empty",
-        "UNAVAILABLE, then the client opens the run again at its version and incarnation; old records are MISSING, resent ones are decided as before",
+        "",
         [
             ("create_run run incarnation=3", "ok incarnation 3"),
             *appended("x rows=20"),
@@ -464,7 +464,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "one of several servers comes back empty",
-        "the client opens the run there at the others' version; records fetched while it was away stay MISSING",
+        "",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
