@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <random>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "server/cache/inspection.h"
@@ -417,92 +414,6 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
   EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
   EXPECT_EQ(reason("expired and kept"), std::nullopt);
   EXPECT_EQ(reason("young"), std::nullopt);
-}
-
-// Ten thousand operations on two runs. Checks the laws of bytes and kept sequences after each.
-TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
-  std::mt19937 random(17);
-  const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
-  RecordGenerator generator(4, 1000, 2);
-  const Records records = generator.NextRecords(400);
-  Cache cache(16 * BlockCharge(4, 64));
-  std::vector<std::shared_ptr<sis::Run>> runs;
-  std::vector<std::map<std::string, absl::Time>> kept(2);  // until when
-  std::vector<std::set<std::string>> dropped(2);
-  for (int i = 0; i < 2; ++i) {
-    v1::RunConfig config = SmallConfig();
-    config.set_time_to_live_seconds(50);
-    config.set_max_staleness(3);
-    if (i == 0) config.set_byte_quota(9 * BlockCharge(4, 64));
-    runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
-  }
-  std::map<absl::StatusCode, int> acks;
-  for (int operation = 0; operation < 10000; ++operation) {
-    const uint32_t r = below(2);
-    sis::Run& run = *runs[r];
-    const std::string id = std::to_string(operation / 400 * 10 + below(15));
-    const uint32_t dice = below(100);
-    if (dice < 60) {
-      const uint32_t first = below(5) * 64;
-      const uint32_t count = 1 + below(80);
-      const v1::Ack ack =
-          AppendBlock(cache, run, records.Block(id, first, run.policy_version(), first, count));
-      ++acks[static_cast<absl::StatusCode>(ack.code())];
-      if (dropped[r].contains(id)) {
-        EXPECT_NE(ack.code(), 0) << "what left does not come back";
-      }
-    } else if (dice < 75) {
-      std::vector<SequenceName> names;
-      const absl::Duration length = absl::Seconds(below(30));
-      for (uint32_t i = below(8); i > 0; --i) {
-        names.push_back({std::to_string(operation / 400 * 10 + below(15)), 0});
-        if (std::holds_alternative<std::shared_ptr<Sequence>>(run.Find(names.back()))) {
-          absl::Time& until = kept[r][names.back().id];
-          until = std::max(until, cache.clock.Now() + length);
-        }
-      }
-      run.Keep(names, length);
-    } else if (dice < 78) {
-      run.Release({id, 0});
-      kept[r].erase(id);
-    } else if (dice < 82) {
-      ASSERT_TRUE(run.AdvanceVersion(run.policy_version() + below(2)).ok());
-    } else {
-      cache.clock.Advance(absl::Seconds(below(8)));
-      cache.registry.DropExpired();
-    }
-
-    int64_t bytes = 0;
-    for (int i = 0; i < 2; ++i) {
-      std::erase_if(kept[i], [&](const auto& k) { return k.second <= cache.clock.Now(); });
-      bytes += runs[i]->budget().used();
-      EXPECT_LE(runs[i]->budget().used(), runs[i]->budget().limit());
-      EXPECT_EQ(runs[i]->Describe().bytes, runs[i]->budget().used());
-      for (const auto& [name, until] : kept[i]) {
-        ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(runs[i]->Find({name, 0})))
-            << "kept sequence " << name << " is gone after operation " << operation;
-      }
-    }
-    for (uint32_t s = 0; s < 15; ++s) {
-      const std::string name = std::to_string(operation / 400 * 10 + s);
-      if (below(20) != 0) continue;
-      const sis::Run::Found found = run.Find({name, 0});
-      const auto* reason = std::get_if<MissingReason>(&found);
-      if (reason != nullptr && *reason != MissingReason::kNeverArrived) dropped[r].insert(name);
-    }
-    ASSERT_EQ(cache.registry.budget().used(), bytes);
-    ASSERT_LE(bytes, cache.registry.budget().limit());
-    ASSERT_FALSE(HasFailure()) << "operation " << operation;
-  }
-  for (const auto code : {absl::StatusCode::kOk, absl::StatusCode::kFailedPrecondition,
-                          absl::StatusCode::kResourceExhausted}) {
-    EXPECT_GT(acks[code], 20) << absl::StatusCodeToString(code);
-  }
-  for (int i = 0; i < 2; ++i) {  // the end of keeping is a use
-    cache.clock.Advance(absl::Hours(1));
-    cache.registry.DropExpired();
-  }
-  EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
 }  // namespace

