@@ -1,5 +1,22 @@
-"""Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and
-ratios back."""
+"""Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and ratios back.
+
+    client = sis.Client("localhost:50051")
+    run = client.create_run("my-run", seed=1, vocabulary_size=vocabulary_size, top_k=20)
+
+    # A worker records what its engine sampled. sis.engines.Recorder does the same from outputs of vLLM, SGLang, ...
+    record = sis.canonical(ids, log_probs, sampled_ids, sampled_log_probs, run.config.top_k)
+    entries = [sis.Block(name, 0, policy_version, *record), sis.Seal(name, len(sampled_ids))]
+    sis.append_many(client, run, entries, sampling=sis.Sampling("processed"))
+
+    # The trainer fetches once per rollout, and evaluates before each update.
+    records = client.fetch_top_k(run, names, keep_seconds=600)
+    log_probs, sampled_log_probs = sis.gather(records, log_softmax)
+    found = client.evaluate(run, records, draw=step, log_probs=log_probs, sampled_log_probs=sampled_log_probs)
+    old_log_probs = np.where(found.accepted, sampled_log_probs, records.sampled_log_probs)
+    client.release(run, names)
+
+Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. asyncio: sis.aio. Logs: sis.tracking. Files: sis.export.
+"""
 
 import importlib
 import importlib.util
@@ -11,13 +28,16 @@ if TYPE_CHECKING:
 # Version of the whole project; the wheel takes it from here.
 __version__ = "0.2.0"
 
-_MODULES = ("aio", "diagnose", "engines", "export", "integrations", "recomputed", "torch", "tracking")
+_MODULES = ("aio", "diagnose", "engines", "export", "integrations", "tracking")
+_OF_PYTORCH = ("recomputed", "torch")
 
 
 def __getattr__(name: str) -> Any:
     """Imports all names of sis._names when the first one is used, so that `sisctl --help` imports neither
     grpc nor numpy; and the modules of _MODULES when they are."""
-    if name in _MODULES:
+    if name == "__all__":  # for help(sis)
+        return _public()
+    if name in _MODULES + _OF_PYTORCH:
         return importlib.import_module(f"sis.{name}")
     # Modules of the package look up other modules here while they are imported.
     if not name.startswith("_") and importlib.util.find_spec(f"sis.{name}") is None:
@@ -29,4 +49,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-    return sorted({*globals(), *_MODULES, *vars(importlib.import_module("sis._names"))})
+    return sorted({*globals(), *_MODULES, *_public()})
+
+
+def _public() -> List[str]:
+    return [name for name in vars(importlib.import_module("sis._names")) if not name.startswith("_")]

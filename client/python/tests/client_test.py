@@ -1,4 +1,5 @@
 import importlib.util
+import pydoc
 import socket
 import subprocess
 import sys
@@ -177,6 +178,11 @@ class ClientTest(fake_service.ServiceTest):
                     **{name: arrays[name] for name in names},
                 )
         self.assertEqual(self.service.evaluations, [])
+
+    def test_help_shows_what_is_public(self):
+        shown = pydoc.render_doc(sis, renderer=pydoc.plaintext)
+        for line in ("class Client(", "create_run(self", "append_many(client", "class TopKRecords(", "seed: "):
+            self.assertIn(line, shown)
 
     def test_few_methods(self):
         names = [name for name in dir(sis.Client) if not name.startswith("_")]
