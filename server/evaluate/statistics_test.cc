@@ -471,7 +471,7 @@ TEST_F(AgesTest, SumsAreThoseOfThePositions) {
           ahead ? 0
                 : *(std::upper_bound(std::begin(kFrom), std::end(kFrom), kVersion - version) - 1);
       Expected& age = expected[{ahead, from}];
-      ++age.counts[static_cast<size_t>(response->decisions()[i])];
+      ++age.counts[response->decisions()[i] - v1::DECISION_ACCEPTED];
       age.d +=
           std::abs(double{current_[0].sampled_log_probs[i]} - records_[0].sampled_log_probs[i]);
       age.d_sis += std::abs(std::log(double{ratios[i]}));
