@@ -172,17 +172,15 @@ class AppendTest(fake_service.ServiceTest):
         def refuse(entry):
             if not refused:
                 refused.append(entry)
-                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.3
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 1.0
             return None
 
         self.service.refuse = refuse
         with self.append() as stream:
             stream.block("first", first_position=0, policy_version=3, **block_arrays(4000))
             stream.append_many([])
-            while not refused:
+            while not stream._waiting_for_room:
                 time.sleep(0.01)
-            # Until the refusal has come back to the client.
-            time.sleep(0.1)
             self.block(stream, "second", rows=4000)
         names = [entry.sequence.id for entry in self.entries()]
         self.assertEqual(names, ["first", "first", "second"])

@@ -95,7 +95,8 @@ TEST(RedisStoreTest, NamesOfAnyBytesAreTheirOwn) {
 TEST(RedisStoreTest, ExpiresAndOnlyEverLater) {
   const RedisServers servers;
   const auto store = Open(servers.address());
-  const auto soon = [] { return absl::Now() + absl::Milliseconds(300); };
+  absl::Time last;
+  const auto soon = [&] { return last = absl::Now() + absl::Seconds(1); };
   ASSERT_TRUE(Put(*store, Sequence("short"), {Block(0, 1, "rows")}, soon()).ok());
   ASSERT_TRUE(Put(*store, Sequence("long"), {Block(0, 1, "rows")}).ok());
   ASSERT_TRUE(Put(*store, Sequence("long"), {Block(1, 1, "rows")}, soon()).ok());
@@ -106,7 +107,7 @@ TEST(RedisStoreTest, ExpiresAndOnlyEverLater) {
                            ? absl::OkStatus()
                            : absl::UnknownError("still there");
               }).ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  absl::SleepFor(last + absl::Milliseconds(100) - absl::Now());
   EXPECT_EQ(store->Load(Sequence("long"))->parts.size(), 2);
   EXPECT_EQ(store->Load(Sequence("longer"))->parts.size(), 1);
 }
