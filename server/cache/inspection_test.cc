@@ -63,20 +63,6 @@ std::set<Inspection::Name> NamesOf(const Inspection& inspection) {
   return names;
 }
 
-TEST(InspectionTest, RanksInAnyOrderKeepTheSame) {
-  std::vector<Offer> offers = RandomOffers(2000, 1);
-  ByteBudget budget(kBytes);
-  Inspection forwards(kBytes, kSlots, budget);
-  for (const Offer& offer : offers) Record(forwards, offer, 1);
-  std::ranges::shuffle(offers, std::mt19937(2));
-  ByteBudget other_budget(kBytes);
-  Inspection shuffled(kBytes, kSlots, other_budget);
-  for (const Offer& offer : offers) Record(shuffled, offer, 1);
-  EXPECT_EQ(NamesOf(forwards), NamesOf(shuffled));
-  EXPECT_GT(NamesOf(forwards).size(), 3u);
-  EXPECT_LT(NamesOf(forwards).size(), 200u);
-}
-
 // A replica that sees half of the sequences keeps those of them that one server would keep.
 TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
   const std::vector<Offer> offers = RandomOffers(2000, 3);
@@ -276,20 +262,6 @@ TEST(InspectionTest, LargestDeviationsOfAll) {
   const std::vector<Inspection::Deviation> found = inspection.Describe().deviations;
   ASSERT_EQ(found.size(), Inspection::kDeviationsShown);
   for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::abs(found[i].log_ratio), sizes[i]);
-}
-
-TEST(InspectionTest, NothingAfterClose) {
-  ByteBudget budget(kBytes);
-  Inspection inspection(kBytes, kSlots, budget);
-  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(10));
-  EXPECT_GT(budget.used(), 0);
-  inspection.Close();
-  EXPECT_EQ(budget.used(), 0);
-  EXPECT_FALSE(inspection.Chosen(1));
-  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(10));
-  EXPECT_TRUE(inspection.Describe().sequences.empty());
-  EXPECT_TRUE(inspection.Describe().tokens.empty());
-  EXPECT_EQ(budget.used(), 0);
 }
 
 // Makes pending values as EvaluateCall does. The records exist unless `add_records` says otherwise.
