@@ -487,10 +487,10 @@ void AddAll(const DecidedPositions& positions, const Sums& sums, Statistics& sta
     correction->weight_squared -= unscored;
   }
   // The sums already contain |log w|. Where w is 0 they count the maximum, which is omitted here.
-  constexpr int64_t kMost = int64_t{64} << 30;
-  added.plain.abs_log_weight = sums.d - added.plain.zeroed * kMost;
+  constexpr int64_t kMax = int64_t{64} << 30;
+  added.plain.abs_log_weight = sums.d - added.plain.zeroed * kMax;
   added.clipped.abs_log_weight += sums.d;
-  added.applied.abs_log_weight = sums.d_sis - added.applied.zeroed * kMost;
+  added.applied.abs_log_weight = sums.d_sis - added.applied.zeroed * kMax;
   statistics += added;
 }
 

@@ -10,8 +10,8 @@
 namespace sis {
 namespace {
 
-constexpr size_t kMostTextBytes = size_t{64} << 10;
-constexpr size_t kMostGroupBytes = 256;
+constexpr size_t kMaxTextBytes = size_t{64} << 10;
+constexpr size_t kMaxGroupBytes = 256;
 
 absl::Status CheckSize(std::string_view field, const std::string& text, size_t most) {
   if (text.size() <= most) return absl::OkStatus();
@@ -22,9 +22,9 @@ absl::Status CheckSize(std::string_view field, const std::string& text, size_t m
 }  // namespace
 
 absl::Status CheckAnnotation(const v1::Annotation& annotation) {
-  absl::Status status = CheckSize("prompt", annotation.prompt(), kMostTextBytes);
-  status.Update(CheckSize("text", annotation.text(), kMostTextBytes));
-  status.Update(CheckSize("group", annotation.group(), kMostGroupBytes));
+  absl::Status status = CheckSize("prompt", annotation.prompt(), kMaxTextBytes);
+  status.Update(CheckSize("text", annotation.text(), kMaxTextBytes));
+  status.Update(CheckSize("group", annotation.group(), kMaxGroupBytes));
   if (annotation.has_reward() && !std::isfinite(annotation.reward())) {
     status.Update(absl::InvalidArgumentError(
         absl::StrCat("seal.annotation.reward: ", annotation.reward(), " is not finite")));

@@ -16,18 +16,18 @@ namespace sis {
 namespace {
 
 // Shorter tokens can be guessed, and are probably another field in the wrong place.
-constexpr size_t kLeastTokenBytes = 16;
+constexpr size_t kMinTokenBytes = 16;
 // The same limit as for a run's labels.
-constexpr size_t kMostIdentityBytes = 256;
+constexpr size_t kMaxIdentityBytes = 256;
 
 absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
 }  // namespace
 
 absl::Status CheckIdentity(absl::string_view name) {
-  if (name.size() > kMostIdentityBytes) {
+  if (name.size() > kMaxIdentityBytes) {
     return Wrong(
-        absl::StrCat("an identity of ", name.size(), " bytes, more than ", kMostIdentityBytes));
+        absl::StrCat("an identity of ", name.size(), " bytes, more than ", kMaxIdentityBytes));
   }
   const bool is_visible =
       std::ranges::all_of(name, [](unsigned char c) { return absl::ascii_isprint(c); });
@@ -67,9 +67,9 @@ absl::Status Identities::AddLine(absl::string_view line) {
   }
   identity.role = *role;
   if (kind == "token") {
-    if (fields[1].size() < kLeastTokenBytes) {
+    if (fields[1].size() < kMinTokenBytes) {
       return Wrong(
-          absl::StrCat("a token of ", fields[1].size(), " bytes, fewer than ", kLeastTokenBytes));
+          absl::StrCat("a token of ", fields[1].size(), " bytes, fewer than ", kMinTokenBytes));
     }
     return AddToken(DigestOf(fields[1]), std::move(identity));
   }

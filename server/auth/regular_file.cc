@@ -13,7 +13,7 @@
 
 namespace sis {
 
-absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes) {
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes) {
   const auto refuse = [&path](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(path, " can't be read: ", why));
   };
@@ -29,12 +29,12 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
   std::string text;
   // The size from fstat may be 0, as in /proc, or change in the meantime.
   for (size_t size = 0;;) {
-    text.resize(size + std::min(kPiece, most_bytes + 1 - size));
+    text.resize(size + std::min(kPiece, max_bytes + 1 - size));
     const ssize_t count = read(file, text.data() + size, text.size() - size);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return refuse(std::strerror(errno));
     size += static_cast<size_t>(count);
-    if (size > most_bytes) return refuse(absl::StrCat("it has more than ", most_bytes, " bytes"));
+    if (size > max_bytes) return refuse(absl::StrCat("it has more than ", max_bytes, " bytes"));
     if (count > 0) continue;
     text.resize(size);
     return text;

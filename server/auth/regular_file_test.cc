@@ -18,8 +18,8 @@ void Write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-std::string WhyNot(const std::string& path, size_t most_bytes = kMostFileBytes) {
-  const absl::StatusOr<std::string> text = ReadRegularFile(path, most_bytes);
+std::string WhyNot(const std::string& path, size_t max_bytes = kMaxFileBytes) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, max_bytes);
   EXPECT_TRUE(absl::IsInvalidArgument(text.status())) << text.status();
   EXPECT_THAT(std::string(text.status().message()), HasSubstr(path + " can't be read: "));
   return std::string(text.status().message());

@@ -53,7 +53,7 @@ Inspection::Inspection(int64_t bytes, int slots, ByteBudget& budget)
       budget_(bytes - bytes / 3, &budget),
       pending_budget_(bytes / 3, &budget),
       kept_positions_(KeptPositions(budget_.limit(), slots_)),
-      most_hash_(kept_positions_ == 0 ? 0 : std::numeric_limits<uint64_t>::max()) {}
+      max_hash_(kept_positions_ == 0 ? 0 : std::numeric_limits<uint64_t>::max()) {}
 
 void Inspection::Erase(Table::iterator kept) {
   budget_.Refund(kept->second.bytes);
@@ -73,18 +73,18 @@ bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64
     }
     // Other runs have the space until they end. A few sequences still ask for it.
     if (budget_.Lacking(bytes) == 0) lacks_room_ = true;
-    if (budget_.Lacking(bytes) == 0 && most_hash_.load(std::memory_order_relaxed) <= kFewest) {
+    if (budget_.Lacking(bytes) == 0 && max_hash_.load(std::memory_order_relaxed) <= kFewest) {
       return false;
     }
     ChooseFewer(name);
-    if (hash > most_hash_.load(std::memory_order_relaxed)) return false;
+    if (hash > max_hash_.load(std::memory_order_relaxed)) return false;
   }
   return true;
 }
 
 void Inspection::ChooseFewer(const Name& name) {
-  const uint64_t most = most_hash_.load(std::memory_order_relaxed) / 2;
-  most_hash_.store(most, std::memory_order_relaxed);
+  const uint64_t most = max_hash_.load(std::memory_order_relaxed) / 2;
+  max_hash_.store(most, std::memory_order_relaxed);
   for (auto kept = sequences_.begin(); kept != sequences_.end();) {
     const auto next = std::next(kept);
     if (kept->second.hash > most && kept->first != name) Erase(kept);
@@ -199,7 +199,7 @@ std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t d
   if (draw_without_room_ != draw) bytes_without_room_ = pending_budget_.limit();
   draw_without_room_ = draw;
   bytes_without_room_ += bytes;
-  const uint64_t most = most_hash_.load(std::memory_order_relaxed);
+  const uint64_t most = max_hash_.load(std::memory_order_relaxed);
   if (bytes_without_room_ > pending_budget_.limit() && most > kFewest &&
       Hash(sequence_key) > most / 2) {
     bytes_without_room_ = 0;
@@ -235,30 +235,30 @@ void Inspection::PassOver(const Pending& sequence) {
   }
 }
 
-void Inspection::LookAtAll() {
+void Inspection::RecordAll() {
   size_t left = 0;
   {
-    WriterLock looking(looking_);  // waits until another thread has recorded what it took
+    WriterLock recording(recording_);  // waits until another thread has recorded what it took
     ReaderLock lock(mutex_);
     left = pending_.size();
   }
-  while (left > 0 && LookAtOne(/*must_look=*/false)) --left;
+  while (left > 0 && RecordOne(/*must_record=*/false)) --left;
 }
 
-bool Inspection::MustLook() {
+bool Inspection::MustRecord() {
   WriterLock lock(mutex_);
-  if (pending_.empty() || someone_must_look_) return false;
-  someone_must_look_ = true;
+  if (pending_.empty() || someone_must_record_) return false;
+  someone_must_record_ = true;
   return true;
 }
 
-bool Inspection::LookAtOne(bool must_look) {
-  WriterLock looking(looking_);
+bool Inspection::RecordOne(bool must_record) {
+  WriterLock recording(recording_);
   std::optional<Pending> next;
   {
     WriterLock lock(mutex_);
     if (pending_.empty()) {
-      if (must_look) someone_must_look_ = false;
+      if (must_record) someone_must_record_ = false;
       return false;
     }
     next = std::move(pending_.front());
@@ -292,13 +292,13 @@ void Inspection::TryAgain() {
   WriterLock lock(mutex_);
   lacks_room_ = false;
   // The limit 0 means closed, or without any space.
-  if (most_hash_ != 0) most_hash_ = std::numeric_limits<uint64_t>::max();
+  if (max_hash_ != 0) max_hash_ = std::numeric_limits<uint64_t>::max();
 }
 
 void Inspection::Close() {
   {
     WriterLock lock(mutex_);  // a Record may be halving it
-    most_hash_.store(0, std::memory_order_relaxed);
+    max_hash_.store(0, std::memory_order_relaxed);
   }
   Clear();
 }

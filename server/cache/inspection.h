@@ -36,7 +36,7 @@ class Inspection {
 
   // Returns true if the values of a sequence with this Philox key would be kept. Takes no lock.
   bool Chosen(uint64_t sequence_key) const {
-    return Hash(sequence_key) <= most_hash_.load(std::memory_order_relaxed);
+    return Hash(sequence_key) <= max_hash_.load(std::memory_order_relaxed);
   }
   // Returns the maximum number of positions kept of a sequence, its first ones. The limit leaves
   // space for other sequences.
@@ -73,16 +73,18 @@ class Inspection {
   // fewer sequences, and even fewer once as many bytes of the same draw found no space again.
   std::optional<ByteCharge> TakeRoom(uint64_t sequence_key, uint64_t draw, size_t positions)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Queues the values for LookAtNext. Values without a charge are marked as cut.
+  // Queues the values for RecordNext. Values without a charge are marked as cut.
   void Add(std::vector<Pending> pending) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns true if values are pending and no other thread has taken the duty to record them. The
-  // caller must then call LookAtNext, now or later, until it returns false.
-  bool MustLook() ABSL_LOCKS_EXCLUDED(mutex_);
+  // caller must then call RecordNext, now or later, until it returns false.
+  bool MustRecord() ABSL_LOCKS_EXCLUDED(mutex_);
   // Records the first pending values. Returns false if none are pending.
-  bool LookAtNext() ABSL_LOCKS_EXCLUDED(looking_, mutex_) { return LookAtOne(/*must_look=*/true); }
+  bool RecordNext() ABSL_LOCKS_EXCLUDED(recording_, mutex_) {
+    return RecordOne(/*must_record=*/true);
+  }
   // Records all values that are pending when the call begins, so that Describe and Find include
   // every earlier evaluation. Ignores values that are added during the call, which might never end.
-  void LookAtAll() ABSL_LOCKS_EXCLUDED(looking_, mutex_);
+  void RecordAll() ABSL_LOCKS_EXCLUDED(recording_, mutex_);
   // Returns how often values of a chosen sequence were not kept, because too many were pending or
   // its records had changed or left memory.
   int64_t passed_over() const { return passed_over_.load(std::memory_order_relaxed); }
@@ -152,7 +154,7 @@ class Inspection {
   using Table = std::map<Name, Kept>;
 
   static uint64_t Hash(uint64_t sequence_key);
-  bool LookAtOne(bool must_look) ABSL_LOCKS_EXCLUDED(looking_, mutex_);
+  bool RecordOne(bool must_record) ABSL_LOCKS_EXCLUDED(recording_, mutex_);
   // Counts values that are not kept, and marks them as cut where other values of the same sequence
   // and draw are kept or pending.
   void PassOver(const Pending& sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -172,17 +174,17 @@ class Inspection {
   ByteBudget budget_;
   ByteBudget pending_budget_;  // outlives pending_
   const uint32_t kept_positions_;
-  std::atomic<uint64_t> most_hash_;
+  std::atomic<uint64_t> max_hash_;
   std::atomic<int64_t> passed_over_ = 0;
   std::atomic<bool> lacks_room_ = false;
-  Mutex looking_;  // one thread records at a time, in the order of draws; locked before mutex_
+  Mutex recording_;  // one thread records at a time, in the order of draws; locked before mutex_
   mutable Mutex mutex_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
   // The last draw that found no space for pending values, and the bytes that found none since the
   // limit was last halved.
   std::optional<uint64_t> draw_without_room_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_without_room_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool someone_must_look_ ABSL_GUARDED_BY(mutex_) = false;
+  bool someone_must_record_ ABSL_GUARDED_BY(mutex_) = false;
   bool counts_tokens_ ABSL_GUARDED_BY(mutex_) = false;  // whether kTokenBytes are charged
   Table sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<Name> by_use_ ABSL_GUARDED_BY(mutex_);  // recorded longest ago first

@@ -296,20 +296,20 @@ TEST(InspectionTest, WhatIsPassedOverIsSaidToBeCut) {
   without_room.values.Cut(30, 40);
   Add(inspection, Evaluated(inspection, part(0), 7));
   Add(inspection, std::move(without_room));  // before the first is recorded
-  inspection.LookAtAll();
+  inspection.RecordAll();
   EXPECT_EQ(cut(), std::pair(30u, 40u));
   Add(inspection, Evaluated(inspection, part(50), 7, gone));
-  inspection.LookAtAll();
+  inspection.RecordAll();
   EXPECT_EQ(cut(), std::pair(30u, 60u));
   // Values of another draw, which are not kept.
   Add(inspection, Evaluated(inspection, part(70), 8, gone));
-  inspection.LookAtAll();
+  inspection.RecordAll();
   EXPECT_EQ(cut(), std::pair(30u, 60u));
   EXPECT_EQ(inspection.passed_over(), 3);
   EXPECT_EQ(inspection.Describe().sequences[0].positions, 10u);
 }
 
-TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
+TEST(InspectionTest, RecordAllEndsDespiteFurtherAdditions) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
   int looks = 0;
@@ -320,7 +320,7 @@ TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
   for (int i = 0; i < 3; ++i) {
     Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
   }
-  inspection.LookAtAll();
+  inspection.RecordAll();
   EXPECT_EQ(looks, 3);
 }
 
@@ -339,7 +339,7 @@ TEST(InspectionTest, WhatWaitsIsTheSameInAnyOrder) {
         if (inspection->Chosen(offer.key)) pending.push_back(Evaluated(*inspection, offer, draw));
       }
       inspection->Add(std::move(pending));
-      inspection->LookAtAll();
+      inspection->RecordAll();
     }
     EXPECT_GT(passed_over, 0);
     EXPECT_EQ(inspection->passed_over(), passed_over) << "none in the last";

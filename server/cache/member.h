@@ -35,7 +35,7 @@ struct Member {
     kKept,    // kept by a reader until a deadline
   };
   // Its place in VersionIndex.
-  enum class InVersionIndex : uint8_t { kNowhere, kToLookAt, kByVersion };
+  enum class InVersionIndex : uint8_t { kNowhere, kUnchecked, kByVersion };
 
   // Only Run gives out references, under its lock.
   bool in_use() const { return held.use_count() > 1; }

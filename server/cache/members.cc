@@ -70,7 +70,7 @@ void Members::CheckDeferred() {
   std::array<List, 2> idle;  // by place
   for (size_t looks = std::min(in_use.size(), kMaxDeferredChecks); looks > 0; --looks) {
     Member& member = in_use.front();
-    ++looked_at_;
+    ++examined_;
     if (member.in_use()) {
       in_use.splice(in_use.end(), in_use, member.here);
     } else {
@@ -89,7 +89,7 @@ Member* Members::Oldest(Evict which) {
   List& there = list(PlaceOf(which));
   while (!there.empty()) {
     Member& oldest = there.front();
-    ++looked_at_;
+    ++examined_;
     if (!oldest.in_use()) return &oldest;
     MoveToEnd(oldest, Place::kInUse);
   }
@@ -101,7 +101,7 @@ int64_t Members::EvictableBytes(int64_t enough, Evict last) {
   for (const Evict which : {Evict::kRead, Evict::kUnread}) {
     if (which > last || bytes >= enough || Oldest(which) == nullptr) continue;
     for (const Member& member : list(PlaceOf(which))) {
-      ++looked_at_;
+      ++examined_;
       if (!member.in_use()) bytes += member.held->bytes.used();
       if (bytes >= enough) return enough;
     }

@@ -66,7 +66,7 @@ class Members {
   int64_t EvictableBytes(int64_t enough, Evict last);
 
   // Returns the number of members that Oldest and EvictableBytes have examined since the start.
-  int64_t looked_at() const { return looked_at_; }
+  int64_t examined() const { return examined_; }
 
  private:
   using Place = Member::Place;
@@ -102,7 +102,7 @@ class Members {
   // Members in kKept, by deadline. No list is empty. Deadlines are whole seconds, so there are few.
   std::map<int64_t, List> kept_;
   absl::flat_hash_set<Member*, HashOfName, SameName> by_name_;
-  int64_t looked_at_ = 0;
+  int64_t examined_ = 0;
 };
 
 }  // namespace sis

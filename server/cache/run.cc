@@ -316,9 +316,9 @@ bool Run::EvictOldest(Evict last) {
   return true;
 }
 
-int64_t Run::looked_at() const {
+int64_t Run::examined() const {
   ReaderLock lock(mutex_);
-  return members_.looked_at() + versions_.looked_at();
+  return members_.examined() + versions_.examined();
 }
 
 void Run::Close() {

@@ -176,7 +176,7 @@ class Run {
   // Returns false if there is none.
   bool EvictOldest(Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of sequences that the calls above have examined since the start.
-  int64_t looked_at() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t examined() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops all sequences, even if others hold the run, and refuses new ones. Called when another
   // incarnation replaces this one.

@@ -69,7 +69,7 @@ TEST_F(RunTest, PagesOfTheListHoldEachSequenceOnceInOrder) {
     Append(*run, id, 1 + i % 3);
     names.insert({id, 0});
   }
-  const int64_t looked_at = run->looked_at();
+  const int64_t examined = run->examined();
   for (const size_t limit : {1, 7, 64, 199, 200, 1000}) {
     std::vector<SequenceName> listed;
     std::optional<SequenceName> after;
@@ -84,7 +84,7 @@ TEST_F(RunTest, PagesOfTheListHoldEachSequenceOnceInOrder) {
   }
   // This is no use of the sequences.
   EXPECT_EQ(run->Describe().unread_sequences, 200);
-  EXPECT_EQ(run->looked_at(), looked_at);
+  EXPECT_EQ(run->examined(), examined);
 }
 
 TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
@@ -137,9 +137,9 @@ TEST_F(RunTest, WhatWasInUseWhenItsTurnCameGoesWhenItIsNot) {
 
 // A quarter of n sequences is kept, and a quarter is in use. The cost of making room must not
 // depend on n.
-TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
+TEST_F(RunTest, ExaminesFewOfManySequences) {
   constexpr int kAppends = 100;
-  const auto looked_at = [&](int n) {
+  const auto examined = [&](int n) {
     v1::RunConfig config = SmallConfig();
     config.set_time_to_live_seconds(1e6);
     config.set_max_staleness(1);
@@ -163,17 +163,17 @@ TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
       EXPECT_EQ(cache.registry.MakeRoom(*run, bytes, Evict::kUnread), nullptr);
     };
     make_room();
-    const int64_t before = run->looked_at();
+    const int64_t before = run->examined();
     for (int i = 0; i < kAppends; ++i) {
       make_room();
       EXPECT_EQ(AppendBlock(cache, *run, records.Block("n" + std::to_string(i), 9)).code(), 0);
       EXPECT_TRUE(run->AdvanceVersion(10).ok());
     }
     EXPECT_EQ(run->Describe().sequences, n - 1);
-    return run->looked_at() - before;
+    return run->examined() - before;
   };
-  const int64_t few = looked_at(1000);
-  EXPECT_EQ(looked_at(8000), few);
+  const int64_t few = examined(1000);
+  EXPECT_EQ(examined(8000), few);
   EXPECT_LE(few, kAppends * 200) << "some of those in use, at each search";
 }
 

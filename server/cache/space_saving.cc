@@ -10,8 +10,8 @@ void SpaceSaving::Add(int32_t token) {
   if (counters_.empty()) {
     // Reserves more than needed, because frequent insertions and removals would rehash a full
     // table.
-    counter_of_.reserve(4 * most_counters_);
-    for (uint32_t i = 0; i < most_counters_; ++i) {
+    counter_of_.reserve(4 * max_counters_);
+    for (uint32_t i = 0; i < max_counters_; ++i) {
       counters_.push_back({0, i, {0, 0}});
       by_count_.push_back(i);
     }

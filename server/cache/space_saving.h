@@ -13,7 +13,7 @@ namespace sis {
 // Not thread-safe.
 class SpaceSaving {
  public:
-  explicit SpaceSaving(size_t counters) : most_counters_(counters) {}
+  explicit SpaceSaving(size_t counters) : max_counters_(counters) {}
 
   void Add(int32_t token);
   void Clear();
@@ -37,7 +37,7 @@ class SpaceSaving {
     Count value;
   };
 
-  const size_t most_counters_;
+  const size_t max_counters_;
   uint64_t total_ = 0;
   // Allocated at the first token.
   std::vector<Counter> counters_;

@@ -105,14 +105,14 @@ TEST(StepLedgerTest, RandomMaskedClaimsAgreeWithABitmap) {
 TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(budget);
-  constexpr auto kMost = static_cast<uint32_t>(StepLedger::kMaxRanges);
-  for (uint32_t i = 0; i < kMost; ++i) {
+  constexpr auto kMax = static_cast<uint32_t>(StepLedger::kMaxRanges);
+  for (uint32_t i = 0; i < kMax; ++i) {
     ASSERT_EQ(Fresh(ledger, 1, 1, {2 * i, 2 * i + 1}).size(), 1) << i;
   }
-  EXPECT_EQ(ledger.Claim(1, 1, {2 * kMost, 2 * kMost + 3}).uncounted, 3) << "one range too many";
+  EXPECT_EQ(ledger.Claim(1, 1, {2 * kMax, 2 * kMax + 3}).uncounted, 3) << "one range too many";
   EXPECT_EQ(Fresh(ledger, 1, 1, {1, 2}).size(), 1) << "joins two";
-  EXPECT_EQ(ledger.Claim(1, 1, {2 * kMost, 2 * kMost + 3}).uncounted, 0);
-  EXPECT_EQ(Fresh(ledger, 1, 1, {0, 2 * kMost}).size(), kMost - 1);
+  EXPECT_EQ(ledger.Claim(1, 1, {2 * kMax, 2 * kMax + 3}).uncounted, 0);
+  EXPECT_EQ(Fresh(ledger, 1, 1, {0, 2 * kMax}).size(), kMax - 1);
   EXPECT_EQ(budget.used(), StepLedger::kStepBytes + 1 * StepLedger::kRangeBytes);
 }
 
@@ -437,15 +437,15 @@ TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
     for (int64_t key = 0; key < ranges; ++key) claimed += Fresh(ledger, draw, key, {0, 1}).size();
     return claimed;
   };
-  constexpr int64_t kMost = StepLedger::kMaxRanges;
-  EXPECT_EQ(fill(1, kMost / 2), kMost / 2);
-  EXPECT_EQ(fill(2, kMost / 2), kMost / 2);
+  constexpr int64_t kMax = StepLedger::kMaxRanges;
+  EXPECT_EQ(fill(1, kMax / 2), kMax / 2);
+  EXPECT_EQ(fill(2, kMax / 2), kMax / 2);
   EXPECT_TRUE(ledger.Find(1).has_value());
   EXPECT_EQ(fill(3, 1), 1);
-  EXPECT_EQ(ledger.Claim(1, kMost, {0, 1}).uncounted, 1) << "its claims made room";
-  EXPECT_EQ(ledger.Find(2)->sequences, kMost / 2);
-  EXPECT_EQ(fill(3, kMost + 1), kMost - 1) << "one was there, one is too many";
-  EXPECT_EQ(ledger.Claim(2, kMost, {0, 1}).uncounted, 1);
+  EXPECT_EQ(ledger.Claim(1, kMax, {0, 1}).uncounted, 1) << "its claims made room";
+  EXPECT_EQ(ledger.Find(2)->sequences, kMax / 2);
+  EXPECT_EQ(fill(3, kMax + 1), kMax - 1) << "one was there, one is too many";
+  EXPECT_EQ(ledger.Claim(2, kMax, {0, 1}).uncounted, 1);
   // Merging ranges frees room.
   EXPECT_EQ(Fresh(ledger, 4, 1, {0, 1}).size(), 1);
   EXPECT_EQ(Fresh(ledger, 4, 1, {2, 3}).size(), 1);

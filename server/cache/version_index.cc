@@ -12,24 +12,24 @@ constexpr int kMaxInUse = 16;
 
 void VersionIndex::Add(Member& member) {
   if (member.in_version_index != Place::kNowhere) return;
-  Insert(member, Place::kToLookAt, ++added_);
+  Insert(member, Place::kUnchecked, ++added_);
 }
 
 void VersionIndex::Insert(Member& member, Place place, uint64_t key) {
   member.in_version_index = place;
   member.version_index_key = key;
-  (place == Place::kToLookAt ? to_look_at_ : by_version_).emplace(key, &member);
+  (place == Place::kUnchecked ? unchecked_ : by_version_).emplace(key, &member);
 }
 
 void VersionIndex::Remove(Member& member) {
   if (member.in_version_index == Place::kNowhere) return;
-  (member.in_version_index == Place::kToLookAt ? to_look_at_ : by_version_)
+  (member.in_version_index == Place::kUnchecked ? unchecked_ : by_version_)
       .erase({member.version_index_key, &member});
   member.in_version_index = Place::kNowhere;
 }
 
 bool VersionIndex::Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale) {
-  ++looked_at_;
+  ++examined_;
   const bool in_use = member.in_use();  // if not, nobody changes it concurrently
   const std::optional<uint64_t> newest = member.sequence().newest_version();
   if (newest.has_value() && *newest >= oldest_fresh) {
@@ -53,8 +53,8 @@ std::vector<Member*> VersionIndex::TakeStale(uint64_t oldest_fresh) {
     Judge(member, oldest_fresh, stale);
   }
   int in_use = 0;
-  for (size_t left = to_look_at_.size(); left > 0 && in_use < kMaxInUse; --left) {
-    Member& member = *to_look_at_.begin()->second;
+  for (size_t left = unchecked_.size(); left > 0 && in_use < kMaxInUse; --left) {
+    Member& member = *unchecked_.begin()->second;
     Remove(member);
     if (!Judge(member, oldest_fresh, stale)) ++in_use;
   }

@@ -29,7 +29,7 @@ class VersionIndex {
   std::vector<Member*> TakeStale(uint64_t oldest_fresh);
 
   // Returns the number of members that TakeStale has examined since the start.
-  int64_t looked_at() const { return looked_at_; }
+  int64_t examined() const { return examined_; }
 
  private:
   using Place = Member::InVersionIndex;
@@ -41,10 +41,10 @@ class VersionIndex {
   bool Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale);
 
   using Ordered = absl::btree_set<std::pair<uint64_t, Member*>>;
-  Ordered to_look_at_;  // in the order in which they were added
+  Ordered unchecked_;  // in the order in which they were added
   Ordered by_version_;
   uint64_t added_ = 0;
-  int64_t looked_at_ = 0;
+  int64_t examined_ = 0;
 };
 
 }  // namespace sis

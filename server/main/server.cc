@@ -91,7 +91,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Store> store,
                         : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
       runs_(registry_, stored_cache_.get()),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
-                                               .most_bytes = options.cache_bytes})),
+                                               .max_bytes = options.cache_bytes})),
       authenticator_(std::move(authenticator)),
       streams_(SteadyNow),
       workers_(options.evaluate_threads),
@@ -168,7 +168,7 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
   return absl::OkStatus();
 }
 
-void Server::LookAtStore() {
+void Server::CheckStore() {
   runs_.TakeInShared();
   const std::string reason(store_->CanPut().message());
   std::string before;
@@ -241,7 +241,7 @@ MetricFamilies Server::Collect() {
 }
 
 void Server::StartServing() {
-  if (store_ != nullptr) LookAtStore();
+  if (store_ != nullptr) CheckStore();
   status_.SetIdentity(
       {.version = kVersion,
        .backend = absl::StrCat(std::string(backend_name()), " (", backend_reason(), ")"),
@@ -251,10 +251,10 @@ void Server::StartServing() {
   if (http_ == nullptr) return;
   http_->StartServing({.metrics = [this] { return Collect(); },
                        .live = [this] { return AcceptsConnections(); },
-                       .condition = [this] { return Look(); }});
+                       .condition = [this] { return CurrentCondition(); }});
 }
 
-HttpPort::Condition Server::Look() const {
+HttpPort::Condition Server::CurrentCondition() const {
   if (!AcceptsConnections()) return {.ready = false, .what = "takes no connections"};
   if (const std::string reason = ReadOnlyReason(); !reason.empty()) {
     return {.what = absl::StrCat("read-only, takes no appends: ", reason)};
@@ -417,10 +417,10 @@ void Server::KeepInOrder() {
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ForgetIdle(run_idle_expiry_);
     streams_.CancelStalled();
-    if (store_ != nullptr && !looking_at_store_.exchange(true)) {
+    if (store_ != nullptr && !checking_store_.exchange(true)) {
       store_threads_.Run([this] {
-        LookAtStore();
-        looking_at_store_ = false;
+        CheckStore();
+        checking_store_ = false;
       });
     }
   }

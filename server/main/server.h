@@ -85,11 +85,11 @@ class Server {
   void StartServing();
   // Checks whether the store takes appends, reads the run records of other servers, and logs
   // changes and newly quarantined runs to stderr. Never runs twice concurrently.
-  void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
+  void CheckStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Returns the reason why the store is read-only; empty if it is not.
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Returns the condition of the server, for probes.
-  HttpPort::Condition Look() const;
+  HttpPort::Condition CurrentCondition() const;
   // Returns true if the gRPC server accepts a connection at each of its addresses. Blocks for
   // seconds if it does not. Thread-safe once the server serves.
   bool AcceptsConnections() const;
@@ -113,9 +113,9 @@ class Server {
   OpenStreams streams_;  // calls may last until the workers have stopped
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
-  // Quarantined runs that were logged, with the reason. Only LookAtStore accesses it.
+  // Quarantined runs that were logged, with the reason. Only CheckStore accesses it.
   std::map<std::string, std::string> logged_quarantined_;
-  std::atomic<bool> looking_at_store_ = false;
+  std::atomic<bool> checking_store_ = false;
   WorkerPool workers_;
   StoreThreads store_threads_;
   ServerStatus status_;

@@ -136,8 +136,8 @@ bool ParentIsGone() {
 }
 
 // Space for sixteen blocks of maximum size.
-constexpr int64_t kLeastCacheBytes = 16 * int64_t{kMaxBlockBytes};
-constexpr int kMostThreads = 4096;
+constexpr int64_t kMinCacheBytes = 16 * int64_t{kMaxBlockBytes};
+constexpr int kMaxThreads = 4096;
 
 std::string Text(int64_t number) { return absl::StrCat(number); }
 std::string Text(absl::Duration duration) { return absl::FormatDuration(duration); }
@@ -185,10 +185,10 @@ std::string FlagProblem(absl::string_view flag) {
   };
   is_in(FLAGS_max_top_k, 1, kMaxBlockSlots);
   is_in(FLAGS_max_positions, 1, INT32_MAX);
-  is_in(FLAGS_cache_bytes, kLeastCacheBytes, INT64_MAX);
+  is_in(FLAGS_cache_bytes, kMinCacheBytes, INT64_MAX);
   is_in(FLAGS_device_cache_bytes, -1, INT64_MAX);
   is_in(FLAGS_max_message_bytes, 1, INT32_MAX);
-  is_in(FLAGS_evaluate_threads, 1, kMostThreads);
+  is_in(FLAGS_evaluate_threads, 1, kMaxThreads);
   is_in(FLAGS_max_evaluate_positions, 1, INT64_MAX);
   is_in(FLAGS_max_runs, 1, INT32_MAX);
   is_in(FLAGS_max_runs_per_owner, 1, INT32_MAX);

@@ -287,16 +287,16 @@ TEST_F(InspectTest, BadRequestsKeepNothing) {
 
 // Values that are recorded after a response equal those of the response, although the request's
 // arrays are freed by then. Draws keep their order.
-TEST_F(InspectTest, WhatIsPendingIsLookedAtInOrder) {
+TEST_F(InspectTest, PendingValuesAreRecordedInOrder) {
   Do(Request(all_, 20));
   const v1::EvaluateRequest last = Request(all_, 21);
   const v1::EvaluateResponse answer = Do(last);
-  EXPECT_TRUE(run_->inspection().MustLook());
-  EXPECT_FALSE(run_->inspection().MustLook()) << "one does";
+  EXPECT_TRUE(run_->inspection().MustRecord());
+  EXPECT_FALSE(run_->inspection().MustRecord()) << "one does";
   int looks = 0;
-  while (run_->inspection().LookAtNext()) ++looks;
+  while (run_->inspection().RecordNext()) ++looks;
   EXPECT_EQ(looks, 6);
-  EXPECT_FALSE(run_->inspection().MustLook());
+  EXPECT_FALSE(run_->inspection().MustRecord());
   ExpectKept(last, answer);
   EXPECT_EQ(run_->inspection().passed_over(), 0);
 }

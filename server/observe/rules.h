@@ -113,16 +113,16 @@ inline constexpr std::array kRules = {
 };
 
 // In nats per token. Below it, D is too small to compare with D_SIS.
-inline constexpr double kLeastDeviation = 0.01;
+inline constexpr double kMinDeviation = 0.01;
 // In nats per token. Above it, fresh tokens have a fault of their own, whatever the stale tokens
 // show (the check of staleness in sis/diagnose).
-inline constexpr double kMostFreshDeviation = 0.15;
+inline constexpr double kMaxFreshDeviation = 0.15;
 // Older events are ignored.
 inline constexpr absl::Duration kWindow = absl::Minutes(15);
 
-// The verdict covers the last draws: at least kDrawsJudged, and at least kLeastTokens tokens.
+// The verdict covers the last draws: at least kDrawsJudged, and at least kMinTokens tokens.
 inline constexpr int kDrawsJudged = 4;
-inline constexpr int kLeastTokens = 1000;
+inline constexpr int kMinTokens = 1000;
 // A pause is too long from twice the longest earlier one on, but at least kShortestPause and at
 // most kWindow. Before reads and appends have alternated kTurnsKnown times, from kWindow on.
 inline constexpr absl::Duration kShortestPause = absl::Minutes(1);

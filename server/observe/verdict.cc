@@ -25,8 +25,8 @@ class Judge {
 
   std::vector<Finding> Findings() {
     const DrawTotals& last = numbers_.last;
-    if (last.scored + last.missing >= kLeastTokens) JudgeMissing(last);
-    if (last.scored >= kLeastTokens) {
+    if (last.scored + last.missing >= kMinTokens) JudgeMissing(last);
+    if (last.scored >= kMinTokens) {
       JudgeDeviation(last);
       JudgeAcceptance(last, numbers_.before);
     }
@@ -92,11 +92,11 @@ class Judge {
     });
     const double d = last.d / last.scored;
     Above(RuleId::kEnginesDiffer, d, [](double d) { return absl::StrCat("D is ", Nats(d), "."); });
-    const double fresh_d = last.fresh >= kLeastTokens ? last.fresh_d / last.fresh : 0;
+    const double fresh_d = last.fresh >= kMinTokens ? last.fresh_d / last.fresh : 0;
     const double stale = last.scored - last.fresh;
-    const double stale_d = stale >= kLeastTokens ? (last.d - last.fresh_d) / stale : 0;
+    const double stale_d = stale >= kMinTokens ? (last.d - last.fresh_d) / stale : 0;
     // The same condition as in the staleness check of sisctl diagnose.
-    const bool age_explains = last.fresh >= kLeastTokens && fresh_d < kMostFreshDeviation &&
+    const bool age_explains = last.fresh >= kMinTokens && fresh_d < kMaxFreshDeviation &&
                               2 * fresh_d <= stale_d &&
                               stale_d > Threshold(RuleId::kStaleTokensDiffer);
     if (age_explains) {
@@ -107,7 +107,7 @@ class Judge {
       Above(RuleId::kFreshTokensDiffer, fresh_d,
             [](double d) { return absl::StrCat("D is ", Nats(d), " at staleness 0 already."); });
     }
-    if (d > kLeastDeviation) {
+    if (d > kMinDeviation) {
       Above(RuleId::kDSisNearD, last.d_sis / last.d,
             [](double share) { return absl::StrCat("D_SIS is ", Share(share), " of D."); });
     }
@@ -130,7 +130,7 @@ class Judge {
     const double rate = last.accepted / last.scored;
     Below(RuleId::kAcceptRateLow, rate,
           [](double rate) { return absl::StrCat(Share(rate), " of the tokens are accepted."); });
-    if (before.scored < kLeastTokens || before.accepted == 0) return;
+    if (before.scored < kMinTokens || before.accepted == 0) return;
     const double past = before.accepted / before.scored;
     Below(RuleId::kAcceptRateCollapsing, rate / past, [&](double) {
       return absl::StrCat("The accept rate fell from ", Share(past), " to ", Share(rate), ".");
@@ -223,7 +223,7 @@ RunNumbers NumbersOf(const Run& run) {
   int draws = 0;
   run.steps().ForEach([&](const Evaluated& evaluated) {
     const bool enough =
-        draws++ >= kDrawsJudged && numbers.last.scored + numbers.last.missing >= kLeastTokens;
+        draws++ >= kDrawsJudged && numbers.last.scored + numbers.last.missing >= kMinTokens;
     (enough ? numbers.before : numbers.last) += evaluated;
   });
   return numbers;

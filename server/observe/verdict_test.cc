@@ -210,19 +210,19 @@ TEST(VerdictTest, AgeExplainsWhatFreshTokensShowFarLessOf) {
 
 TEST(VerdictTest, FewTokensProveNothing) {
   RunNumbers numbers = Healthy();
-  numbers.last = {.scored = kLeastTokens - 1, .d = 20.0 * kLeastTokens};
+  numbers.last = {.scored = kMinTokens - 1, .d = 20.0 * kMinTokens};
   EXPECT_EQ(Found(numbers), std::vector<RuleId>());
   ++numbers.last.scored;
   EXPECT_EQ(VerdictOf(FindingsIn(numbers)), Verdict::kBroken);
 
   numbers = Healthy();
-  numbers.before.scored = kLeastTokens - 1;
+  numbers.before.scored = kMinTokens - 1;
   numbers.before.accepted = numbers.before.scored;
   numbers.last.accepted = 0.6 * kTokens;
   EXPECT_EQ(Found(numbers), std::vector<RuleId>()) << "no past to have fallen from";
 
   numbers = Healthy();
-  numbers.last.fresh = kLeastTokens - 1;
+  numbers.last.fresh = kMinTokens - 1;
   numbers.last.fresh_d = numbers.last.fresh;
   EXPECT_EQ(Found(numbers), std::vector<RuleId>()) << "too few fresh tokens";
 

@@ -17,9 +17,9 @@ constexpr uint64_t kLaneValues = 1 << 16;
 
 // Records inspected values, one sequence per work unit, so that evaluations wait for at most one.
 // The arguments outlive the pool; streams may not.
-void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
+void RecordWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
   workers.ScheduleWhenIdle([&workers, run = std::move(run)] {
-    if (run->inspection().LookAtNext()) LookWhenIdle(workers, run);
+    if (run->inspection().RecordNext()) RecordWhenIdle(workers, run);
   });
 }
 
@@ -59,7 +59,7 @@ void EvaluateTask::Answer(const absl::Status& status) {
   if (run_ != nullptr) run_->recent_events().NoteEvaluation(status.code());
   call_.reset();
   done_(status);
-  if (run_ != nullptr && run_->inspection().MustLook()) LookWhenIdle(resources_.workers, run_);
+  if (run_ != nullptr && run_->inspection().MustRecord()) RecordWhenIdle(resources_.workers, run_);
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {

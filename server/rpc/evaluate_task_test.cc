@@ -161,7 +161,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
 }
 
 // The recording may outlive the registry's run.
-TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
+TEST_F(EvaluateTaskTest, AnIdleWorkerRecordsInspectedValues) {
   v1::RunRef ref;
   ref.set_run_id("a");
   for (const bool deleted : {false, true}) {
@@ -179,7 +179,7 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
         [&](const absl::Status& status) {
           EXPECT_TRUE(status.ok()) << status;
           workers.Schedule("a", [&] {
-            EXPECT_FALSE(run->inspection().MustLook()) << "the pool does";
+            EXPECT_FALSE(run->inspection().MustRecord()) << "the pool does";
             if (deleted) {
               EXPECT_TRUE(*cache_.runs.Delete(ref));
             }

@@ -16,15 +16,15 @@ namespace {
 // Maximum number of parts in one write.
 constexpr ptrdiff_t kPartsAtOnce = 64;
 // Maximum number of conflicts with other servers' concurrent writes that one Write resolves.
-constexpr int kMostConflicts = 4;
+constexpr int kMaxConflicts = 4;
 // Maximum number of sequences whose merged blocks wait to be stored. Further ones stay in small
 // blocks, which are valid but slower to read.
-constexpr int kMostMerging = 256;
+constexpr int kMaxMerging = 256;
 // Maximum number of drops in one write.
 constexpr size_t kDropsAtOnce = 64;
 // Maximum number of drops that wait for a failing store. Beyond it, releases return an error, while
 // stale and expired sequences will be found again.
-constexpr size_t kMostPendingDrops = 65'536;
+constexpr size_t kMaxPendingDrops = 65'536;
 // Time for which the reason of a dropped sequence is stored for later starts of the server.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
@@ -262,7 +262,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
     parts.look_first = true;
     if (absl::IsFailedPrecondition(status)) run.Forget(name, &sequence);
     if (!absl::IsAlreadyExists(status)) return status;
-    if (++conflicts == kMostConflicts) return absl::UnavailableError(status.message());
+    if (++conflicts == kMaxConflicts) return absl::UnavailableError(status.message());
   }
   if (parts.small_positions >= Sequence::kSmallPositions) {
     Merge(run, name, sequence, parts, Sequence::kSmallPositions);
@@ -272,7 +272,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
 
 void StoredCache::MergeBehind(std::shared_ptr<Run> run, SequenceName name,
                               std::shared_ptr<Sequence> sequence) {
-  if (merging_ >= kMostMerging) return;
+  if (merging_ >= kMaxMerging) return;
   ++merging_;
   behind_.Schedule("", [this, run = std::move(run), name = std::move(name),
                         sequence = std::move(sequence)]() mutable {
@@ -359,7 +359,7 @@ void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingRe
   // Other servers may have used the sequence, and the store knows when it expires for all of them.
   if (store_.shared() && reason == MissingReason::kExpired) return;
   WriterLock lock(drops_mutex_);
-  if (drops_.size() >= kMostPendingDrops) return;
+  if (drops_.size() >= kMaxPendingDrops) return;
   drops_.try_emplace(IdentityOf(run, name), reason);
   if (std::exchange(writing_drops_, true)) return;
   behind_.Schedule("", [this] { WriteDrops(); });

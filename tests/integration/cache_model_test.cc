@@ -48,7 +48,7 @@ constexpr std::array kEncodings = {v1::LOG_PROB_ENCODING_FLOAT32, v1::LOG_PROB_E
 static_assert((kOperationsInMemory + kOperationsStored) * kTopKs.size() * kEncodings.size() >=
               1'000'000);
 
-constexpr uint32_t kMostPositions = 300;  // of one sequence
+constexpr uint32_t kMaxPositions = 300;  // of one sequence
 constexpr uint32_t kRows = 1024;
 constexpr int kNamesInPlay = 48;
 constexpr int kSequencesInBudget = 5;
@@ -134,7 +134,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   static int64_t MostBytes() {
     constexpr int64_t kVersions = 40;
     return Sequence::kBaseBytes + kVersions * CachedBlock::Charge(sizeof(BlockHeader)) +
-           kMostPositions * (8 + 8 * std::get<1>(GetParam()));
+           kMaxPositions * (8 + 8 * std::get<1>(GetParam()));
   }
   static int64_t BudgetBytes() { return kSequencesInBudget * MostBytes(); }
 
@@ -153,7 +153,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   SequenceName AnyName();
   // Mostly with records.
   uint32_t AnyPosition(const SequenceName& name) {
-    return std::min(Below(model_.Length(name) + 20), kMostPositions - 1);
+    return std::min(Below(model_.Length(name) + 20), kMaxPositions - 1);
   }
 
   // Seldom above 0, else too little might be left to evict.
@@ -295,7 +295,7 @@ void CacheModelTest::AwaitSealed() {
 // Mostly at the end, as engines do; also again, with gaps, and in conflict with what is there.
 v1::AppendEntry CacheModelTest::BlockEntry(const SequenceName& name, absl::StatusCode& expected) {
   const uint32_t offset =
-      static_cast<uint32_t>(SequenceKey(0, name.attempt, name.id) % (kRows - kMostPositions));
+      static_cast<uint32_t>(SequenceKey(0, name.attempt, name.id) % (kRows - kMaxPositions));
   const uint32_t length = model_.Length(name);
   const uint32_t place = Below(20);
   uint32_t first = length;
@@ -304,10 +304,10 @@ v1::AppendEntry CacheModelTest::BlockEntry(const SequenceName& name, absl::Statu
   } else if (place < 6) {
     first = Below(length + 1);
   }
-  first = std::min(first, kMostPositions - 1);
+  first = std::min(first, kMaxPositions - 1);
   const uint32_t kind = Below(20);
   const uint32_t most = kind == 0 ? 80 : kind < 6 ? 20 : 4;
-  const uint32_t count = std::min(1 + Below(most), kMostPositions - first);
+  const uint32_t count = std::min(1 + Below(most), kMaxPositions - first);
 
   uint64_t version = model_.policy_version();
   if (OneIn(20)) version += 1;
@@ -344,7 +344,7 @@ v1::AppendEntry CacheModelTest::BlockEntry(const SequenceName& name, absl::Statu
 v1::AppendEntry CacheModelTest::SealEntry(const SequenceName& name, absl::StatusCode& expected) {
   const uint32_t committed = model_.Length(name);
   const uint32_t length =
-      OneIn(10) ? Below(committed + 1) : std::min(committed + Below(12), kMostPositions);
+      OneIn(10) ? Below(committed + 1) : std::min(committed + Below(12), kMaxPositions);
   v1::AppendEntry entry;
   SetSequence(name, *entry.mutable_sequence());
   entry.mutable_seal()->set_length(length);

@@ -132,9 +132,9 @@ INSTANTIATE_TEST_SUITE_P(Stores, RunsTest, testing::Values("memory", "rocksdb"),
 INSTANTIATE_TEST_SUITE_P(Stores, DurableRunsTest, testing::Values("rocksdb"), NameOfStore);
 
 TEST_P(RunsTest, DeletingMakesRoomForOthers) {
-  constexpr int kMostRuns = 3;
-  Replica replica = Start({.max_runs = kMostRuns});
-  for (int i = 0; i < 3 * kMostRuns; ++i) {
+  constexpr int kMaxRuns = 3;
+  Replica replica = Start({.max_runs = kMaxRuns});
+  for (int i = 0; i < 3 * kMaxRuns; ++i) {
     const std::string id = absl::StrCat("run", i);
     ASSERT_TRUE(replica.Create(id).ok()) << id;
     ASSERT_TRUE(replica.Append(id).ok());
@@ -150,12 +150,12 @@ TEST_P(RunsTest, DeletingMakesRoomForOthers) {
 }
 
 TEST_P(RunsTest, NotMoreRunsThanAllowedAreCreatedAtTheSameTime) {
-  constexpr int kMostRuns = 3;
-  Replica replica = Start({.max_runs = kMostRuns});
+  constexpr int kMaxRuns = 3;
+  Replica replica = Start({.max_runs = kMaxRuns});
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> created = 0;
     std::vector<std::thread> threads;
-    for (int i = 0; i < 4 * kMostRuns; ++i) {
+    for (int i = 0; i < 4 * kMaxRuns; ++i) {
       threads.emplace_back([&, id = absl::StrCat("run", i)] {
         const absl::Status status = replica.Create(id).status();
         created += status.ok();
@@ -163,7 +163,7 @@ TEST_P(RunsTest, NotMoreRunsThanAllowedAreCreatedAtTheSameTime) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(created, kMostRuns);
+    EXPECT_EQ(created, kMaxRuns);
     for (const auto& run : replica.registry().List()) EXPECT_EQ(*replica.Delete(run->id()), true);
   }
 }

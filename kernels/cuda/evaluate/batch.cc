@@ -74,7 +74,7 @@ size_t Batch::Take(const BackendRange& range, size_t first) {
   const bool may_copy = behavior.tag != nullptr && !current.reduced();
   const size_t copy_bytes = may_copy ? ResidentBlocks::CopyBytes(behavior.block.size()) : 0;
   if (first == behavior.size() ||
-      uploads_offset() + upload_bytes_ + copy_bytes + kRangeBytes + kMostTileBytes >
+      uploads_offset() + upload_bytes_ + copy_bytes + kRangeBytes + kMaxTileBytes >
           input_capacity_ ||
       output_bytes() + kRangeBytes + kTileOutputBytes > output_capacity_) {
     return 0;

@@ -27,7 +27,7 @@ class Batch {
   static constexpr size_t kRangeBytes = 1024;
   static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 20;
   static constexpr size_t kTileOutputBytes = kTilePositions * 28;
-  static constexpr size_t kMostTileBytes =
+  static constexpr size_t kMaxTileBytes =
       kTileInputBytes + kTilePositions * kMaxBlockSlots * 2 * sizeof(float);
 
   // `input_capacity` and `output_capacity` limit the bytes of input, with uploads, and of output.

@@ -9,7 +9,7 @@ namespace sis::cuda {
 
 // An empty batch has space for a tile of any range with its block.
 static_assert(ResidentBlocks::CopyBytes(kMaxBlockBytes) + Batch::kRangeBytes +
-                      Batch::kMostTileBytes <=
+                      Batch::kMaxTileBytes <=
                   kStagedInputBytes &&
               Batch::kRangeBytes + Batch::kTileOutputBytes <= kStagedOutputBytes);
 

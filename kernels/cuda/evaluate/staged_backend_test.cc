@@ -182,7 +182,7 @@ TEST(Batch, TakesPositionsUntilItIsFull) {
     EXPECT_LT(taken, 2000);
     EXPECT_EQ(taken % kTilePositions, 0);
     EXPECT_LE(batch.input_bytes(), capacity);
-    EXPECT_GE(batch.input_bytes(), capacity - Batch::kMostTileBytes - 2 * Batch::kRangeBytes);
+    EXPECT_GE(batch.input_bytes(), capacity - Batch::kMaxTileBytes - 2 * Batch::kRangeBytes);
     EXPECT_EQ(batch.Take(range, taken), 0);
   }
   HostResidentMemory memory(size_t{1} << 20);

@@ -16,9 +16,9 @@ DeviceCache TakeDeviceCache(
     bytes = *options.bytes;
   } else {
     if (!free_bytes.ok()) return {nullptr, absl::StrCat("none, ", free_bytes.status().message())};
-    bytes = std::min(*free_bytes / 4, options.most_bytes);
-    reason = bytes == options.most_bytes ? "all that there can be records"
-                                         : "a quarter of what is free on the device";
+    bytes = std::min(*free_bytes / 4, options.max_bytes);
+    reason = bytes == options.max_bytes ? "all that there can be records"
+                                        : "a quarter of what is free on the device";
   }
   if (bytes == 0) return {nullptr, absl::StrCat("none, ", reason)};
   if (bytes < static_cast<int64_t>(ResidentBlocks::kSlabBytes)) {

@@ -17,7 +17,7 @@ struct DeviceCacheOptions {
   // 0: none. Unset: a quarter of the free memory, because a trainer may need the rest.
   std::optional<int64_t> bytes = std::nullopt;
   // Upper limit of the default, because more memory would be useless.
-  int64_t most_bytes = std::numeric_limits<int64_t>::max();
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();
 };
 
 struct DeviceCache {

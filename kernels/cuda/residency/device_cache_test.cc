@@ -33,14 +33,14 @@ TEST_F(DeviceCacheTest, TakesAQuarterOfFreeMemory) {
 }
 
 TEST_F(DeviceCacheTest, TakesNoMoreThanIsOfUse) {
-  const DeviceCache cache = Take({.most_bytes = 5 * kMiB}, 40 * kMiB);
+  const DeviceCache cache = Take({.max_bytes = 5 * kMiB}, 40 * kMiB);
   ASSERT_NE(cache.memory, nullptr);
   EXPECT_EQ(cache.memory->size(), 5 * kMiB);
   EXPECT_EQ(cache.description, "5242880 bytes, all that there can be records");
 }
 
 TEST_F(DeviceCacheTest, TakesTheRequestedBytes) {
-  const DeviceCache cache = Take({.bytes = 7 * kMiB, .most_bytes = kMiB}, absl::InternalError("?"));
+  const DeviceCache cache = Take({.bytes = 7 * kMiB, .max_bytes = kMiB}, absl::InternalError("?"));
   ASSERT_NE(cache.memory, nullptr);
   EXPECT_EQ(cache.memory->size(), 7 * kMiB);
   EXPECT_EQ(cache.description, "7340032 bytes, as asked");

@@ -159,9 +159,9 @@ struct Scripts {
 
 // A time to live, unlike a time, needs no clocks that agree. 0 removes the key at once.
 std::string MillisecondsUntil(absl::Time expires) {
-  constexpr int64_t kMost = int64_t{100} * 366 * 24 * 3600 * 1000;
+  constexpr int64_t kMax = int64_t{100} * 366 * 24 * 3600 * 1000;
   return absl::StrCat(
-      std::clamp(absl::ToInt64Milliseconds(expires - absl::Now()), int64_t{0}, kMost));
+      std::clamp(absl::ToInt64Milliseconds(expires - absl::Now()), int64_t{0}, kMax));
 }
 
 std::string RandomBytes() {

@@ -36,7 +36,7 @@ constexpr uint64_t kOldestTableSeconds = 24 * 60 * 60;
 // Maximum number of keys that one write removes.
 constexpr size_t kRemovedAtOnce = 1000;
 // RocksDB uses at most one part in kPartOfDescriptors of the process's file descriptors.
-constexpr int kMostFiles = 512;
+constexpr int kMaxFiles = 512;
 constexpr int kPartOfDescriptors = 4;
 
 absl::Status FromRocksDb(const rocksdb::Status& status) {
@@ -244,7 +244,7 @@ rocksdb::Options RocksDbDatabase::Options() const {
   options.write_buffer_size = size_t{32} << 20;
   options.max_write_buffer_number = 3;
   options.env = env_.get();
-  options.max_open_files = kMostFiles;
+  options.max_open_files = kMaxFiles;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     options.max_open_files = static_cast<int>(
