@@ -14,7 +14,7 @@ from sis.engines._adapter import NULL_LOG_PROB
 def nullable(log_probs: Sequence[Optional[float]]) -> np.ndarray:
     """float32, with NULL_LOG_PROB for null."""
     array = np.asarray(log_probs, np.float32)
-    for place in np.flatnonzero(np.isnan(array)):
+    for place in np.flatnonzero(np.isnan(array)).tolist():
         if log_probs[place] is None:
             array[place] = NULL_LOG_PROB
     return array

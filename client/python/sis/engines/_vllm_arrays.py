@@ -59,7 +59,7 @@ def hand_over_arrays(engine: Any) -> None:
     them costs. A VllmAdapter reads either to the same record. Requests that run already keep the form
     that they have. Idempotent. ValueError if the engine isn't built as this expects.
     """
-    processor = _processor(engine)
+    processor = processor_of(engine)
     if isinstance(processor.add_request, _AddRequest):
         return
     from vllm.v1.engine.logprobs import LogprobsProcessor
@@ -69,7 +69,7 @@ def hand_over_arrays(engine: Any) -> None:
     processor.add_request = _AddRequest(processor)
 
 
-def _processor(engine: Any) -> Any:
+def processor_of(engine: Any) -> Any:
     """Of vLLM's class OutputProcessor."""
     found = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
     if not hasattr(found, "request_states"):
@@ -114,12 +114,17 @@ def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:
     are made: in its thread, or event loop.
     """
     found: List[Tuple[str, Any]] = []
-    for state in _processor(engine).request_states.values():
+    for state in processor_of(engine).request_states.values():
         own = state.logprobs_processor
         if own is not None and type(own.logprobs) is ArrayLogprobs and own.logprobs and state.parent_req is None:
-            tokens = state.detokenizer.output_token_ids[: len(own.logprobs)]
-            found.append((state.external_req_id, _SoFar(tokens, own.logprobs, _spans_so_far(state))))
+            found.append((state.external_req_id, whole(state, own.logprobs)))
     return found
+
+
+def whole(state: Any, log_probs: ArrayLogprobs, finish_reason: Optional[str] = None) -> Any:
+    """Returns what the request of a RequestState has generated, as vLLM's CompletionOutput."""
+    tokens = state.detokenizer.output_token_ids[: len(log_probs)]
+    return _SoFar(tokens, log_probs, _spans_so_far(state), finish_reason)
 
 
 def ranges_of(spans: Sequence[Any]) -> List[VersionRange]:
