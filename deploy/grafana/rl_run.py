@@ -65,11 +65,11 @@ def _runs() -> Panel:
             Column("Missing", promql.ratio(missing, evaluated), SHARE),
         ],
         {"run": "Run", "task": "Task", "algorithm": "Algorithm", "model": "Model"},
-        what="The chosen runs as they are now: means over the window.",
+        what="The current state of the chosen runs; means over the window.",
         normal="Verdicts are healthy, accept rates of 0.6 to 0.95, D far below 1 nat per token, nothing missing. A run "
         "in which nothing was evaluated in the window has a verdict and a version, and nothing else.",
-        otherwise="the page and `sisctl run show` say why a run is worth a look or broken, and what to do. Or find the "
-        "column below, by run and over time.",
+        otherwise="the page and `sisctl run show` say why a run is worth a look or broken, and what to do. The panels "
+        "below show each column by run and over time.",
         runbooks=["accept_rate_low", "engines_differ", "missing_tokens", "fresh_tokens_differ", "trainer_stopped"],
     )
 
@@ -88,7 +88,7 @@ def _decisions() -> List[Panel]:
             },
             what="The share of accepted tokens: as sampled; as the mean of a, without the noise of the draw; and as "
             "expected, the mean of (1 - residual mass) / envelope, without the noise of the tokens.",
-            normal="all three agree. 0.76 to 0.91 between two engines with the same weights, 0.6 to 0.8 after a drift "
+            normal="all three agree: 0.76 to 0.91 between two engines with the same weights, 0.6 to 0.8 after a drift "
             "of 0.2 nats.",
             otherwise="low with low D: K is too small, or the engines' log-probs differ in kind; look at residual "
             "mass. Low with high D: from the first draw on, the engines differ (a temperature on one side, a shift); "
@@ -136,10 +136,10 @@ def _decisions() -> List[Panel]:
             },
             what="The mean of |log w|, and the same counting accepted tokens as 0.",
             normal="0.03 to 0.07 nats between engines of the same weights (bfloat16, 4 bits), and more with age "
-            "and with every pass over the same rollouts. D_SIS lies well below D.",
+            "and with every pass over the same rollouts. D_SIS is well below D.",
             otherwise="above 1 nat, or a jump at the first step: the engines' log-probs are of different kinds, "
             "shifted by a token, or at another temperature. D_SIS near 0 means that nearly no correction is applied, "
-            "not that the gradient is right: look at D.",
+            "not that the gradient is right: check D.",
             runbooks=["engines_differ", "d_sis_near_d"],
             alert_above=1,
         ),
@@ -147,8 +147,8 @@ def _decisions() -> List[Panel]:
             "D_SIS / D",
             SHARE,
             {"{{$by}}": promql.ratio(promql.rate("sis_modified_deviation_nats_total"), promql.rate("sis_deviation_nats_total"))},
-            what="How much of the deviation is left in the weights that are used.",
-            normal="0.2 to 0.8. Where D is nearly 0 the quotient means nothing.",
+            what="The share of the deviation that remains in the applied weights.",
+            normal="0.2 to 0.8. Meaningless if D is nearly 0.",
             otherwise="near 1: the tokens that deviate are rejected or outside the set, and SIS hardly acts. Near 0: "
             "nearly everything is accepted.",
             runbooks=["d_sis_near_d"],
@@ -166,7 +166,7 @@ def _decisions() -> List[Panel]:
             what="Shares of all evaluated tokens by decision.",
             normal="mostly accepted, a few percent outside the set, none missing.",
             otherwise="much outside_top_k: ids or sampling filters don't match; if they do, K is too small for this "
-            "temperature. Most of them: the two sides speak of different tokens.",
+            "temperature. If most are: the two sides use different tokens.",
             runbooks=["accept_rate_low", "missing_tokens"],
             stacked=True,
         ),
@@ -192,7 +192,7 @@ def _distance() -> List[Panel]:
             {"{{$by}}": promql.per_token("sis_total_variation_total")},
             what="Half the sum of |p - q| over the recorded tokens: the distance without sampling noise. Only "
             "evaluations that ask for it (total_variation) add to it, so the mean is right if all do.",
-            normal="a few hundredths; 0 if nobody asks.",
+            normal="a few hundredths; 0 if no evaluation requests it.",
             otherwise="high with low KL: the policies differ in tokens that are seldom sampled.",
             runbooks=["engines_differ"],
         ),
@@ -222,9 +222,9 @@ def _distance() -> List[Panel]:
                 "{{$by}} 99%": promql.quantile_of(0.99, "sis_residual_mass_ratio"),
             },
             what="The mean of the current policy's mass outside the recorded set, and the value that 99% stay below. "
-            "It bounds the bias of what accepted tokens follow.",
+            "It bounds the bias of the distribution of accepted tokens.",
             normal="a mean of a few hundredths or less.",
-            otherwise="above 0.7: the two sides speak of different tokens (rows shifted by one, other ids, another "
+            otherwise="above 0.7: the two sides use different tokens (rows shifted by one, other ids, another "
             "prompt or template), whatever K is. Rising during training: the policy moves to tokens that the behaviour "
             "policy thought improbable. The rollouts are too old, or K is too small.",
             runbooks=["accept_rate_low", "residual_mass_high"],
@@ -238,7 +238,7 @@ def _distance() -> List[Panel]:
                 "{{$by}} 90%": promql.quantile_of(0.9, "sis_abs_log_ratio_nats"),
                 "{{$by}} 99%": promql.quantile_of(0.99, "sis_abs_log_ratio_nats"),
             },
-            what="The size of the log-ratios: half, 90% and 99% of the tokens stay below.",
+            what="The values of |log w| that 50%, 90% and 99% of the tokens stay below.",
             normal="the median far below the mean D: most tokens hardly differ, few differ much.",
             otherwise="a high median: everything is shifted (temperature, another kind of log-probs), not single "
             "tokens.",
@@ -252,10 +252,10 @@ def _distance() -> List[Panel]:
                     promql.rate("sis_ratios_beyond_bound_total", "bound"), promql.scored()
                 )
             },
-            what="The share of tokens with w beyond the usual clip bounds: below those under 1, above the others.",
+            what="The share of tokens with w beyond the usual clip bounds: below bounds < 1, above bounds > 1.",
             normal="under 10% beyond 0.8 and 1.2, under 1% beyond 0.5 and 2, next to nothing beyond 5.",
             otherwise="more beyond 5 than a token in a thousand: these few tokens dominate plain importance sampling; "
-            "look at the effective sample size.",
+            "check the effective sample size.",
             runbooks=["effective_sample_size_low"],
         ),
         distribution(
@@ -263,7 +263,7 @@ def _distance() -> List[Panel]:
             NATS,
             _buckets("sis_abs_log_ratio_nats"),
             what="Tokens per second by |log w|, over all chosen runs.",
-            normal="most in the lowest buckets, thinning out upwards.",
+            normal="most in the lowest buckets, fewer above.",
             otherwise="two bands: two populations of tokens, of two engines, two temperatures, or two ages.",
             runbooks=["engines_differ"],
         ),
@@ -283,8 +283,8 @@ def _distance() -> List[Panel]:
             what="Tokens per second by the probability a that the draw accepts them, over all chosen runs. Tokens "
             "outside the set have 0.",
             normal="most near 1.",
-            otherwise="two heaps, at 0 and at 1: tokens outside the set are many. All in the middle: an envelope that "
-            "is too high for every token, by a tail or by a temperature.",
+            otherwise="two peaks, at 0 and at 1: many tokens are outside the set. All in the middle: the envelope is "
+            "too high for every token, because of a tail or a temperature.",
             runbooks=["accept_rate_low"],
         ),
     ]
@@ -306,10 +306,10 @@ def _ages() -> List[Panel]:
             "Tokens by age",
             SHARE,
             {"{{$by}} {{age}}": promql.share(scored, promql.scored())},
-            what="Shares of the scored tokens by age: how many policy versions they are behind. ahead: labelled with a "
-            "version that the run does not have yet.",
-            normal="what the training loop is meant to do: 0 on-policy, up to N - 1 with N updates per rollout, more "
-            "when rollouts and training run side by side.",
+            what="Shares of the scored tokens by age, in policy versions behind. ahead: labelled with a version that "
+            "the run does not have yet.",
+            normal="as the training loop is designed: 0 on-policy, up to N - 1 with N updates per rollout, more if "
+            "rollouts and training run in parallel.",
             otherwise="older than that: rollouts wait too long before they are trained on, or workers don't get the "
             "last weights. ahead: the trainer does not advance the run's version, or workers label it wrong.",
             runbooks=["accept_rate_collapsing", "missing_tokens"],
@@ -323,10 +323,10 @@ def _ages() -> List[Panel]:
                     promql.rate("sis_tokens_total", "age", where='decision="accepted"'), scored
                 )
             },
-            what="The share of accepted tokens among those that are so many policy versions behind.",
+            what="The share of accepted tokens, by age in policy versions.",
             normal="falls slowly with age.",
-            otherwise="low at the youngest age already: the engines differ, and where no token is at 0 rule that out "
-            "first. A steep fall: the updates are too large for the lag.",
+            otherwise="low already at the youngest age: the engines differ; rule that out first if no token is at "
+            "age 0. A steep fall: the updates are too large for the lag.",
             runbooks=["accept_rate_low", "accept_rate_collapsing", "stale_tokens_differ"],
             largest=1,
         ),
@@ -334,7 +334,7 @@ def _ages() -> List[Panel]:
             "Effective sample size by age",
             SHARE,
             {"{{$by}} {{age}}": promql.ratio(f"{weight} ^ 2", f"{squared} * {scored}")},
-            what="How many tokens of equal weight the modified ratios of an age are worth, per token.",
+            what="The effective sample size of the modified ratios, per token, by age.",
             normal="above 0.5, and falls slowly with age.",
             otherwise="a steep fall: from that age on few tokens carry the gradient. A max_staleness below it costs "
             "little.",
@@ -354,9 +354,9 @@ def _ages() -> List[Panel]:
             "D_SIS by age",
             NATS,
             {"{{$by}} {{age}}": mean("sis_modified_deviation_nats_total")},
-            what="The same with accepted tokens as 0: the drift that is left in the weights.",
+            what="The mean of |log w| by age, with accepted tokens as 0: the drift that remains in the weights.",
             normal="well below D at every age.",
-            otherwise="near D from some age on: there nearly no token is accepted, and SIS hardly acts.",
+            otherwise="near D from some age on: nearly no token of that age is accepted, and SIS hardly acts.",
             runbooks=["d_sis_near_d", "stale_tokens_differ"],
         ),
         lines(
@@ -366,7 +366,7 @@ def _ages() -> List[Panel]:
             what="The version of the weights that trainers hold now; the largest of each group.",
             normal="rises by one with each step.",
             otherwise="a flat line: no trainer advances it, and ages are counted too low. A fall: the run was "
-            "opened anew.",
+            "created again.",
         ),
     ]
 
@@ -395,7 +395,7 @@ def _missing() -> List[Panel]:
             "Envelope violations",
             SHARE,
             {"{{$by}}": promql.per_token("sis_envelope_violations_total")},
-            what="The share of tokens whose own ratio lies above the envelope of their set.",
+            what="The share of tokens whose own ratio exceeds the envelope of their set.",
             normal="0.",
             otherwise="log p(y) comes from another computation than the slots; many mean that the arrays are "
             "misaligned.",
@@ -411,19 +411,19 @@ def _missing() -> List[Panel]:
             },
             what="Positions that workers stored, and tokens that trainers evaluated, each once per draw.",
             normal="evaluated is stored times the number of updates that each token is used for.",
-            otherwise="stored without evaluated: the trainer has stopped, or works on other ids. Evaluated without "
-            "stored: it goes on with old rollouts.",
+            otherwise="stored without evaluated: the trainer has stopped, or uses other ids. Evaluated without "
+            "stored: it continues with old rollouts.",
             runbooks=["ingest_stalled"],
         ),
         lines(
             "Tokens that the totals leave out",
             TOKENS_PER_SECOND,
             {"{{$by}} {{totals}}": promql.rate("sis_uncounted_tokens_total", "totals")},
-            what="Evaluated tokens that are not in their step's totals, for want of room: all, in none of them nor in "
-            "these metrics; prefix_curve and corrections, not in those parts.",
+            what="Evaluated tokens that their step's totals omit, because these are out of memory. all: omitted from "
+            "all totals and from these metrics; prefix_curve and corrections: omitted from these parts.",
             normal="0.",
-            otherwise="many slices with gaps between, or many sequences in few bytes of cache: a sixteenth of "
-            "--cache_bytes is for the totals of all runs (sis_step_bytes). Decisions are right all the same.",
+            otherwise="many slices with gaps between them, or many sequences in a small cache: a sixteenth of "
+            "--cache_bytes is for the totals of all runs (sis_step_bytes). Decisions are still right.",
             runbooks=["cache_near_limit"],
             width=HALF,
         ),
@@ -431,11 +431,11 @@ def _missing() -> List[Panel]:
             "Inspections passed over",
             COUNT,
             {"{{$by}}": promql.now("sis_run_passed_over_inspections")},
-            what="Slices chosen for inspection (the page's tokens, sisctl sequence show and diagnose) whose values were not "
-            "kept, since the incarnation began; the most of each group.",
-            normal="flat after the first draws: then no more are chosen than fit.",
-            otherwise="rises with each draw: --inspected_bytes is small for the sequences, or records are released "
-            "before idle workers have looked. Decisions and totals are right all the same.",
+            what="Slices chosen for inspection (the page's tokens, sisctl sequence show and diagnose) whose values "
+            "were not kept, since the incarnation began; the maximum of each group.",
+            normal="flat after the first draws, when only as many are chosen as fit.",
+            otherwise="rises with each draw: --inspected_bytes is too small for the sequences, or records are "
+            "released before idle workers have copied them. Decisions and totals are still right.",
             width=HALF,
         ),
     ]
@@ -454,9 +454,8 @@ def _corrections() -> List[Panel]:
             "Effective sample size",
             SHARE,
             {legend: promql.effective_sample_size("", "correction")},
-            what="(Sum of weights)^2 / (sum of squares x tokens): the share of the tokens that the weights are worth. "
-            "plain is w, clipped is w cut to [0.8, 1.2], applied is what evaluations answered; the others are only "
-            "watched (observe).",
+            what="(Sum of weights)^2 / (sum of squares x tokens): the effective sample size as a share of the tokens. "
+            "plain is w, clipped is w cut to [0.8, 1.2], applied is the modified ratio; others are only observed.",
             normal="above 0.9 for applied.",
             otherwise="plain low, applied high: the correction does its work. Applied low: few tokens carry the "
             "gradient.",

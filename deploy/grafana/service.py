@@ -1,4 +1,4 @@
-"""The dashboard "Service": the servers, whatever the runs do."""
+"""The dashboard "Service": the servers, independent of runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def board() -> panels.Dashboard:
     built = variables.board(
         "SIS: Service",
         "sis-service",
-        "What the servers do: calls, ingest, cache, stores, device. A panel of what a server does not "
-        "have (a store, a device, TLS) is empty or 0.",
+        "Activity of the servers: calls, ingest, cache, stores, device. Panels of absent parts (a store, a "
+        "device, TLS) are empty or 0.",
         [variables.instance()],
     )
     panels.add(built, "Servers", [_servers()])
@@ -57,7 +57,7 @@ def _grpc(metric: str, *labels: str, where: str = "") -> str:
 
 
 def _failed_share(part: str, whole: str) -> str:
-    """0, not nothing, where there are calls and none fails."""
+    """Returns the share of failed calls: 0, rather than nothing, if there are calls and none fails."""
     return f"({part} or {whole} * 0) / ({whole} > 0)"
 
 
@@ -77,10 +77,10 @@ def _servers() -> Panel:
             Column("Cache limit", _sum("sis_cache_budget_bytes", "job", "instance"), BYTES),
         ],
         {"job": "Job", "instance": "Server", "version": "Version", "backend": "Backend", "store": "Store"},
-        what="Each server as it was last scraped.",
-        normal="all are up, of one version, and have run for as long as since the last update.",
-        otherwise="0 under Up: it gives Prometheus no answer. A short time since the start: it was restarted; in "
-        "memory mode what it held is missing (never_arrived).",
+        what="Each server at the last scrape.",
+        normal="all are up, with one version, and have run since the last update.",
+        otherwise="0 under Up: it doesn't answer Prometheus. A short time since the start: it was restarted; without a "
+        "store its records are missing (never_arrived).",
         runbooks=["target_down"],
     )
 
@@ -102,28 +102,28 @@ def _calls() -> List[Panel]:
             CALLS_PER_SECOND,
             {"{{grpc_method}}": handled},
             what="Calls that ended, by method. A stream counts when it ends.",
-            normal="as many as the trainers' steps ask for.",
-            otherwise="none: nobody is there, or nobody gets through; look at errors and at the workers' logs.",
+            normal="as many as the trainers' steps need.",
+            otherwise="none: no client is running, or none can connect; check errors and the workers' logs.",
             runbooks=["errors"],
         ),
         lines(
             "Calls by code",
             CALLS_PER_SECOND,
             {"{{grpc_code}}": _grpc("grpc_server_handled_total", "grpc_code")},
-            what="The same by status code.",
-            normal="OK; a NotFound now and then; and calls that clients end.",
-            otherwise="InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the "
-            "field. Of Evaluate, FailedPrecondition is a batch without decisions. Unavailable, ResourceExhausted and "
-            "Internal are the server's.",
+            what="Calls that ended, by status code.",
+            normal="OK; occasionally NotFound; and calls that clients cancel.",
+            otherwise="InvalidArgument and FailedPrecondition are the caller's fault: the message in its log names the "
+            "field. After FailedPrecondition from Evaluate a batch has no decisions. Unavailable, ResourceExhausted "
+            "and Internal are the server's fault.",
             runbooks=["errors", "evaluations_refused"],
         ),
         lines(
             "Calls that fail",
             SHARE,
             {"{{grpc_method}}": _failed_share(failed, handled)},
-            what="The share of calls that the server failed, by method. The caller's own mistakes are left out.",
+            what="The share of calls that failed because of the server, by method. Excludes mistakes of callers.",
             normal="0. Unavailable while a server is replaced.",
-            otherwise="clients repeat what can be repeated, and training slows down.",
+            otherwise="clients repeat calls, and training slows down.",
             runbooks=["errors"],
             largest=1,
             alert_above=0.05,
@@ -132,17 +132,16 @@ def _calls() -> List[Panel]:
             "Time of calls, 50%",
             SECONDS,
             {"{{grpc_method}}": seconds(0.5)},
-            what="Half of the unary calls take at most so long, by method.",
-            normal="below a millisecond for control calls; for Evaluate what the batch needs, on the order of 10 ms "
-            "per million positions and core.",
-            otherwise="all methods together: the machine is busy with something else.",
+            what="Median duration of unary calls, by method.",
+            normal="below a millisecond for control calls; for Evaluate about 10 ms per million positions and core.",
+            otherwise="high for all methods: the machine is busy with something else.",
             runbooks=["latency"],
         ),
         lines(
             "Time of calls, 99%",
             SECONDS,
             {"{{grpc_method}}": seconds(0.99)},
-            what="99 of 100 unary calls take at most so long, by method. Values stop at the last bucket, 10 s.",
+            what="The duration that 99% of unary calls stay below, by method. At most 10 s, the last bucket.",
             normal="a few times the median.",
             otherwise="control calls above half a second wait for a core or for the store. Runs take turns in "
             "Evaluate, so a large batch elsewhere explains a little, not seconds.",
@@ -152,8 +151,8 @@ def _calls() -> List[Panel]:
             "Open streams",
             COUNT,
             {"{{grpc_method}}": f"{begun} - ({ended} or {begun} * 0)"},
-            what="Streams that have begun and not ended, by method.",
-            normal="an Append stream per worker.",
+            what="Open streams, by method.",
+            normal="one Append stream per worker.",
             otherwise="fewer Append streams than workers: some have lost their connection.",
             runbooks=["ingest_stalled"],
         ),
@@ -166,27 +165,28 @@ def _ingest() -> List[Panel]:
             "Tokens stored",
             TOKENS_PER_SECOND,
             {"{{run}}": _rate("sis_ingest_positions_total", "run")},
-            what="New positions from workers, by run. What is sent again doesn't count.",
-            normal="what the engines generate.",
-            otherwise="0 while workers hold streams open: they find no room, or have nothing to send.",
+            what="New positions from workers, by run. Resent positions don't count.",
+            normal="the tokens that the engines generate.",
+            otherwise="0 while workers hold streams open: the server has no memory for them, or they have nothing to "
+            "send.",
             runbooks=["ingest_stalled"],
         ),
         lines(
             "Bytes received",
             BYTES_PER_SECOND,
             {"{{run}}": _rate("sis_ingest_bytes_total", "run")},
-            what="Bytes of accepted blocks, by run, also of blocks that are sent again.",
+            what="Bytes of accepted blocks, by run. Includes resent blocks.",
             normal="8K + 9 bytes for each token stored.",
-            otherwise="far more: workers send again what is stored already; look at their timeouts.",
+            otherwise="far more: workers resend stored blocks; check their timeouts.",
             runbooks=["latency"],
         ),
         lines(
             "Tokens evaluated",
             TOKENS_PER_SECOND,
             {"{{decision}}": _rate("sis_tokens_total", "decision")},
-            what="Tokens that trainers evaluated, each once per draw, by decision.",
-            normal="a multiple of the tokens stored: the updates that each is used for.",
-            otherwise="0 with tokens stored: no trainer is at work.",
+            what="Evaluated tokens, once per draw, by decision.",
+            normal="the tokens stored, times the number of updates per token.",
+            otherwise="0 with tokens stored: no trainer is running.",
             runbooks=["ingest_stalled"],
             stacked=True,
         ),
@@ -196,9 +196,9 @@ def _ingest() -> List[Panel]:
             {"{{code}}": _rate("sis_refused_entries_total", "code")},
             what="Entries of Append that were refused, by status code. The call itself succeeds.",
             normal="0.",
-            otherwise="INVALID_ARGUMENT: bad arrays, in the worker's log by field. ALREADY_EXISTS: two workers write "
-            "the same sequence with different contents. FAILED_PRECONDITION: a worker of an older incarnation. "
-            "RESOURCE_EXHAUSTED: no room; for long: rollouts are faster than trainers let go of memory. "
+            otherwise="INVALID_ARGUMENT: bad arrays; the worker's log names the field. ALREADY_EXISTS: two workers "
+            "write the same sequence with different contents. FAILED_PRECONDITION: a worker of an older incarnation. "
+            "RESOURCE_EXHAUSTED: no memory; if it persists, rollouts are faster than trainers release sequences. "
             "UNAVAILABLE: the store fails.",
             runbooks=["entries_refused", "appends_wait"],
             width=HALF,
@@ -207,10 +207,10 @@ def _ingest() -> List[Panel]:
             "Evicted unread",
             OPERATIONS_PER_SECOND,
             {"{{run}}": _rate("sis_evicted_unread_sequences_total", "run")},
-            what="Sequences that were evicted for good before a trainer had read them, by run.",
-            normal="0, but for runs with evict_unread.",
-            otherwise="rollouts are thrown away: the trainer is gone or slower than the workers, or runs that have "
-            "ended hold the memory. Only then is the cache too small.",
+            what="Sequences lost by eviction before a trainer read them, by run.",
+            normal="0, except for runs with evict_unread.",
+            otherwise="rollouts are lost: the trainer has stopped or is slower than the workers, or ended runs "
+            "occupy the memory. If none of this is true, the cache is too small.",
             runbooks=["evicted_unread"],
             width=HALF,
         ),
@@ -225,9 +225,9 @@ def _cache() -> List[Panel]:
             {
                 "{{instance}}": f"{_by_server('sis_cache_bytes')} / {_by_server('sis_cache_budget_bytes')}",
             },
-            what="How full the cache is, of --cache_bytes.",
-            normal="below 0.9, if trainers release what they have finished with. With a store a full cache is a good "
-            "one: what is evicted is read again.",
+            what="Used share of --cache_bytes.",
+            normal="below 0.9, if trainers release finished sequences. With a store the cache may be full: evicted "
+            "sequences are read again.",
             otherwise="full without a store: sequences are evicted, and their tokens become MISSING.",
             runbooks=["cache_near_limit"],
             largest=1,
@@ -237,9 +237,9 @@ def _cache() -> List[Panel]:
             "Bytes by run",
             BYTES,
             {"{{run}}": _sum("sis_run_bytes", "run")},
-            what="What each run holds in memory.",
+            what="Bytes of each run in memory.",
             normal="the rollouts in flight: bytes per token by K and encoding (docs/scaling.md).",
-            otherwise="a run that only grows does not release. One that has ended should be deleted.",
+            otherwise="a run that only grows does not release sequences. Delete runs that have ended.",
             runbooks=["cache_near_limit"],
             stacked=True,
         ),
@@ -247,9 +247,9 @@ def _cache() -> List[Panel]:
             "Sequences by run",
             COUNT,
             {"{{run}}": _sum("sis_run_sequences", "run")},
-            what="Sequences that each run holds in memory.",
+            what="Sequences of each run in memory.",
             normal="a few rollouts' worth.",
-            otherwise="rising without end: nobody releases, or the trainer is gone.",
+            otherwise="rising without end: no trainer releases sequences, or it has stopped.",
             runbooks=["cache_near_limit"],
         ),
         lines(
@@ -261,11 +261,10 @@ def _cache() -> List[Panel]:
                     f"{_by_server('sis_owner_runs')} / {_by_server('sis_owner_runs_limit')}"
                 ),
             },
-            what="Runs that each server holds, of --max_runs; and the most that one owner has, of "
+            what="Runs of each server, as a share of --max_runs; and the most of one owner, as a share of "
             "--max_runs_per_owner.",
             normal="below 0.9: those that train, and a few that have ended.",
-            otherwise="at 1 no run can be created, or none by that owner. Delete what has ended, or let "
-            "--run_idle_expiry do it.",
+            otherwise="at 1 no run can be created, or none by that owner. Delete ended runs, or set --run_idle_expiry.",
             runbooks=["runs_near_limit"],
             width=6,
             largest=1,
@@ -277,8 +276,9 @@ def _cache() -> List[Panel]:
             {"{{reason}}": _rate("sis_dropped_sequences_total", "reason")},
             what="Sequences that left the cache, by reason.",
             normal="nearly all released.",
-            otherwise="evicted: nobody releases, or the cache is too small; with a store they are read again. expired: "
-            "time_to_live is shorter than a rollout waits. stale: the trainer is further ahead than max_staleness.",
+            otherwise="evicted: no trainer releases, or the cache is too small; with a store they are read again. "
+            "expired: time_to_live is shorter than a rollout waits. stale: the trainer is further ahead than "
+            "max_staleness.",
             runbooks=["missing_tokens", "cache_near_limit"],
             width=6,
             stacked=True,
@@ -298,8 +298,8 @@ def _cache() -> List[Panel]:
             "Totals of steps",
             BYTES,
             {"{{instance}}": _by_server("sis_step_bytes")},
-            what="Bytes of the totals of draws, besides the cache. At most a sixteenth of --cache_bytes.",
-            normal="96 bytes per sequence and draw that is kept.",
+            what="Bytes of the totals of draws, in addition to the cache. At most a sixteenth of --cache_bytes.",
+            normal="96 bytes per sequence and kept draw.",
             otherwise="at its limit: fewer draws are kept, and GetStep no longer finds the older ones.",
             runbooks=["cache_near_limit"],
             width=6,
@@ -319,18 +319,18 @@ def _store() -> List[Panel]:
             OPERATIONS_PER_SECOND,
             {"{{operation}}": operations},
             what="Calls of RocksDB or Redis, by operation.",
-            normal="put with the ingest, merge and drop with the sequences.",
-            otherwise="many of load: memory is too small for what is in flight, or clients don't place sequences "
-            "alike. Nothing at all without --store.",
+            normal="put follows the ingest, merge and drop the number of sequences.",
+            otherwise="many loads: memory is too small for the rollouts in flight, or clients place sequences on "
+            "different replicas. Empty without --store.",
             runbooks=["latency"],
         ),
         lines(
             "Store calls that fail",
             SHARE,
             {"{{operation}}": _failed_share(failed, operations)},
-            what="The share of calls that the store failed, by operation: it can't be reached, or is full.",
+            what="The share of calls of the store that failed, by operation: it is unreachable, or full.",
             normal="0. More for seconds while a node of Redis is replaced.",
-            otherwise="appends are refused, and what is not in memory is missing (store_down).",
+            otherwise="appends are refused, and records that are not in memory are missing (store_down).",
             runbooks=["store_fails", "missing_tokens"],
             largest=1,
             alert_above=0.05,
@@ -339,9 +339,9 @@ def _store() -> List[Panel]:
             "Time of the store, 99%",
             SECONDS,
             {"{{operation}}": promql.quantile(0.99, buckets)},
-            what="99 of 100 calls of the store take at most so long, by operation.",
+            what="The duration that 99% of calls of the store stay below, by operation.",
             normal="a write to a file or over a network: milliseconds.",
-            otherwise="appends are acked later by as much.",
+            otherwise="acks of appends are delayed by this time.",
             runbooks=["store_slow"],
             alert_above=0.25,
         ),
@@ -353,9 +353,9 @@ def _store() -> List[Panel]:
                 "{{instance}} read": _rate("sis_store_read_bytes_total", "instance"),
             },
             what="Bytes of records that were written and read.",
-            normal="written: those received, and once more when a sequence is sealed. Read: little.",
-            otherwise="more read than written: what is evicted is needed again. Let trainers release what is finished; "
-            "raise --cache_bytes.",
+            normal="written: the received bytes, and again when a sequence is sealed. Read: little.",
+            otherwise="more read than written: evicted sequences are needed again. Let trainers release finished "
+            "ones; raise --cache_bytes.",
             runbooks=["cache_near_limit"],
             width=HALF,
         ),
@@ -363,10 +363,10 @@ def _store() -> List[Panel]:
             "Reads that find something",
             SHARE,
             {"found": _failed_share(found, reads)},
-            what="The share of reads of the store that brought records into memory. The others asked for sequences "
-            "that nobody had stored: new ones.",
-            normal="low while rollouts are new; high after a restart, and where memory is small.",
-            otherwise="high for long: the cache is smaller than what is in use.",
+            what="The share of reads of the store that found records. The others were for new sequences, which are "
+            "not stored yet.",
+            normal="low while rollouts are new; high after a restart, or with little memory.",
+            otherwise="high for long: the cache is smaller than the data in use.",
             runbooks=["cache_near_limit"],
             largest=1,
             width=HALF,
@@ -378,9 +378,9 @@ def _store() -> List[Panel]:
                 "{{instance}} runs": _by_server("sis_store_runs_quarantined"),
                 "{{instance}} files": _by_server("sis_store_damaged_files"),
             },
-            what="Runs whose stored record can't be used, and damaged files of RocksDB: kept, and not served.",
+            what="Runs whose stored record can't be used, and damaged files of RocksDB. They are kept, but not served.",
             normal="0.",
-            otherwise="stderr names the runs and says why; the files lie in the folder `lost`.",
+            otherwise="stderr names the runs with the reasons; the files are in the folder `lost`.",
             runbooks=["runs_quarantined", "corrupt_records"],
             width=HALF,
         ),
@@ -388,7 +388,7 @@ def _store() -> List[Panel]:
             "Recovery",
             SECONDS,
             {"{{instance}}": _by_server("sis_store_recovery_seconds")},
-            what="From opening the store to knowing its runs, at the last start.",
+            what="Time from opening the store to having restored its runs, at the last start.",
             normal="well below a second.",
             otherwise="seconds: a large directory after a crash.",
             runbooks=["target_down"],
@@ -407,7 +407,7 @@ def _device() -> List[Panel]:
                 "{{instance}} used": _by_server("sis_device_cache_bytes"),
                 "{{instance}} limit": _by_server("sis_device_cache_budget_bytes"),
             },
-            what="Bytes of the device that hold copies of record blocks, and that may. Only with CUDA.",
+            what="Used and maximum bytes of the device for copies of record blocks. Only with CUDA.",
             normal="as much as a step reads.",
             otherwise="full, with few hits: raise --device_cache_bytes.",
         ),
@@ -415,17 +415,17 @@ def _device() -> List[Panel]:
             "Blocks on the device",
             OPERATIONS_PER_SECOND,
             {"{{result}}": reads},
-            what="Ranges of record blocks that the device evaluated: hit, its copy was there; copied, they were "
-            "sent and stay; passed, sent for one call only. Only with CUDA.",
+            what="Ranges of record blocks that the device evaluated. hit: it had a copy; copied: the block was sent "
+            "and stays; passed: it was sent for one call only. Only with CUDA.",
             normal="copied on the first evaluation of a rollout, hit on the later ones.",
-            otherwise="mostly passed: no room for them.",
+            otherwise="mostly passed: the device has no memory for them.",
             stacked=True,
         ),
         lines(
             "Copies evicted from the device",
             OPERATIONS_PER_SECOND,
             {"{{instance}}": _rate("sis_device_cache_evictions_total", "instance")},
-            what="Copies that made room for others. Only with CUDA.",
+            what="Copies that were replaced by others. Only with CUDA.",
             normal="0 within a step.",
             otherwise="as many as are copied: the cache is smaller than a step.",
         ),
@@ -449,8 +449,8 @@ def _process() -> List[Panel]:
             BYTES,
             {"{{instance}}": _by_server("process_resident_memory_bytes")},
             what="Bytes of memory in use.",
-            normal="--cache_bytes from the start, and on top of it messages in flight and the totals of steps.",
-            otherwise="rising without end: lower --grpc_memory_bytes, and look for streams that nobody reads.",
+            normal="--cache_bytes, plus messages in flight and the totals of steps.",
+            otherwise="rising without end: lower --grpc_memory_bytes, and find streams whose client does not read.",
             runbooks=["cache_near_limit"],
             width=HALF,
         ),
@@ -458,9 +458,9 @@ def _process() -> List[Panel]:
             "Open files",
             SHARE,
             {"{{instance}}": f"{_by_server('process_open_fds')} / {_by_server('process_max_fds')}"},
-            what="File descriptors, of those that may be open.",
+            what="Open file descriptors, as a share of the limit.",
             normal="one per connection, and some for the store.",
-            otherwise="near 1: at 1 the server takes no more connections, and is restarted; raise the hard limit "
+            otherwise="near 1: at 1 the server accepts no connections, and is restarted; raise the hard limit "
             "(ulimit -Hn).",
             runbooks=["errors"],
             largest=1,
@@ -470,21 +470,21 @@ def _process() -> List[Panel]:
             "Certificate",
             SECONDS,
             {"{{instance}}": f"{_by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
-            what="How long the certificate lasts that the server shows its clients. Nothing without TLS.",
-            normal="days or weeks, and longer again after each renewal.",
-            otherwise="below three days: nobody has renewed it. At 0 no client connects any more.",
+            what="Time until the server's certificate expires. Empty without TLS.",
+            normal="days or weeks, longer after each renewal.",
+            otherwise="below three days: it was not renewed. At 0 no client can connect.",
             runbooks=["certificate_expires"],
             width=HALF,
         ),
         lines(
-            "Files that make no sense",
+            "Invalid files",
             COUNT,
             {"{{instance}} {{files}}": f"max by (instance, files) ({_chosen('sis_reload_failed')})"},
-            what="1 for files of identities, TLS or a proxy's certificate that can't be read again: what they held "
-            "before is used. Nothing without such files.",
+            what="1 for files of identities, TLS or a proxy's certificate that can't be reloaded, so that their "
+            "earlier version is in use. Empty without such files.",
             normal="0.",
-            otherwise="a token that was taken out is still valid, or a certificate is not renewed: the server's log "
-            "says why.",
+            otherwise="a removed token is still valid, or a certificate is not renewed: the server's log has the "
+            "reason.",
             runbooks=["reload_failed"],
             width=2 * HALF,
         ),

@@ -21,7 +21,7 @@ OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
 # Panels of a server with a device and TLS. Tests have no device, and auth_test compares the panels of
 # TLS with a certificate.
 OTHER_PANELS = {
-    "Device cache", "Blocks on the device", "Copies evicted from the device", "Certificate", "Files that make no sense",
+    "Device cache", "Blocks on the device", "Copies evicted from the device", "Certificate", "Invalid files",
 }  # fmt: skip
 OTHER_METRICS = """\
 sis_device_cache_budget_bytes 7340032
