@@ -82,7 +82,7 @@ class ClientTest : public ::testing::Test {
   const Client client_;
 };
 
-TEST_F(ClientTest, WhatAFlushHasStoredIsFetchedAsItWas) {
+TEST_F(ClientTest, FlushedRecordsAreFetchedUnchanged) {
   const auto stream = client_.OpenAppend(Header());
   const std::vector<std::byte> block = Block(0, 7);
   stream->AddBlock(Sequence("a"), block);

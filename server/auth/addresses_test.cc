@@ -9,7 +9,7 @@
 namespace sis {
 namespace {
 
-TEST(AddressesTest, KnowsWhatIsOfThisMachine) {
+TEST(AddressesTest, RecognisesAddressesOfThisMachine) {
   std::ifstream file("server/auth/addresses.txt");
   std::map<std::string, int> seen;
   for (std::string line; std::getline(file, line);) {

@@ -14,7 +14,7 @@
 namespace sis {
 namespace {
 
-TEST(IdentitiesTest, FindsWhatTheFileNames) {
+TEST(IdentitiesTest, FindsTheEntriesOfTheFile) {
   const absl::StatusOr<Identities> identities = Identities::Parse(
       "# who there is\n"
       "\n"

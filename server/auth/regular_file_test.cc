@@ -25,7 +25,7 @@ std::string WhyNot(const std::string& path, size_t max_bytes = kMaxFileBytes) {
   return std::string(text.status().message());
 }
 
-TEST(RegularFileTest, HoldsWhatWasWritten) {
+TEST(RegularFileTest, ReturnsTheContent) {
   for (const size_t size : {0, 1, 65'535, 65'536, 65'537, 1 << 20}) {
     std::string text(size, '\0');
     for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 31);

@@ -64,7 +64,7 @@ std::set<Inspection::Name> NamesOf(const Inspection& inspection) {
 }
 
 // A replica that sees half of the sequences keeps those of them that one server would keep.
-TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
+TEST(InspectionTest, ReplicasKeepTheSequencesThatOneServerWould) {
   const std::vector<Offer> offers = RandomOffers(2000, 3);
   ByteBudget budgets[3] = {ByteBudget(kBytes), ByteBudget(kBytes), ByteBudget(kBytes)};
   Inspection alone(kBytes, kSlots, budgets[0]);
@@ -177,7 +177,7 @@ TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
 
 // For any evaluations in any parts: each position of a kept sequence's last draw is kept or marked
 // as cut.
-TEST(InspectionTest, WhatIsNotKeptIsSaidToBeCut) {
+TEST(InspectionTest, PositionsThatAreNotKeptAreMarkedAsCut) {
   std::mt19937_64 random(11);
   int cut_by_length = 0, cut_by_others = 0;
   for (int round = 0; round < 300; ++round) {
@@ -281,7 +281,7 @@ void Add(Inspection& inspection, Inspection::Pending pending) {
   inspection.Add(std::move(one));
 }
 
-TEST(InspectionTest, WhatIsPassedOverIsSaidToBeCut) {
+TEST(InspectionTest, PendingValuesWithoutSpaceAreMarkedAsCut) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
   const auto part = [](uint32_t first) { return Offer{{"a", 0}, 1, first, 10}; };
@@ -326,7 +326,7 @@ TEST(InspectionTest, RecordAllEndsDespiteFurtherAdditions) {
 
 // Draws with more pending values than there is space for. The same sequences, as many as fit, are
 // soon chosen in any order of calls.
-TEST(InspectionTest, WhatWaitsIsTheSameInAnyOrder) {
+TEST(InspectionTest, TheChoiceOfPendingSequencesIsIndependentOfTheirOrder) {
   std::vector<Offer> offers = RandomOffers(2000, 13);
   ByteBudget budgets[2] = {ByteBudget(kBytes), ByteBudget(kBytes)};
   Inspection forwards(kBytes, kSlots, budgets[0]), shuffled(kBytes, kSlots, budgets[1]);

@@ -90,7 +90,7 @@ TEST(NamedRunsTest, TheBusyDoNotTakeNamesFromEachOther) {
 }
 
 // The alert SisIngestStalled needs 15 minutes, and 5 more.
-TEST(NamedRunsTest, WhoStopsKeepsItsNameUntilAnAlertHasSaidSo) {
+TEST(NamedRunsTest, AStoppedRunKeepsItsNameUntilAnAlertFires) {
   NamedRuns named(1);
   absl::Time now = absl::UnixEpoch();
   const auto busy = named.Add("busy", true, now);

@@ -256,7 +256,7 @@ TEST(RunRegistryTest, TheLastDeletionsAreRemembered) {
 }
 
 // Runs that nobody reads any more don't keep a new one from being inspected.
-TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
+TEST(RunRegistryTest, InspectionIsSharedAmongRunsThatAreRead) {
   Limits limits;
   limits.reader_absence = absl::Minutes(15);
   Cache cache(1 << 20, limits);

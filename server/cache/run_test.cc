@@ -112,7 +112,7 @@ TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {
   EXPECT_EQ(run->Describe().sequences, 0);
 }
 
-TEST_F(RunTest, WhatWasInUseWhenItsTurnCameGoesWhenItIsNot) {
+TEST_F(RunTest, ADeferredSequenceIsEvictedOnceItIsIdle) {
   v1::RunConfig config = SmallConfig();
   config.set_evict_unread(true);
   const auto run = cache_.CreateRun("r", config);

@@ -25,7 +25,7 @@ std::vector<Range> Fresh(StepLedger& ledger, uint64_t draw, uint64_t sequence_ke
   return ledger.Claim(draw, sequence_key, range).fresh;
 }
 
-TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
+TEST(StepLedgerTest, ClaimReturnsUncountedRanges) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(budget);
   EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
@@ -116,7 +116,7 @@ TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
   EXPECT_EQ(budget.used(), StepLedger::kStepBytes + 1 * StepLedger::kRangeBytes);
 }
 
-TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
+TEST(StepLedgerTest, ReportsUncountedPositionsWithoutMemory) {
   ByteBudget budget(StepLedger::kStepBytes + 2 * StepLedger::kRangeBytes);
   StepLedger ledger(budget);
   EXPECT_EQ(ledger.Claim(1, 1, {0, 10}).uncounted, 0);
@@ -248,7 +248,7 @@ TEST(StepLedgerTest, KeepsSumsAndClaimsOfTheDrawsThatBeganLast) {
 }
 
 // A run that goes back to a checkpoint has smaller draws than before.
-TEST(StepLedgerTest, CountsWhateverDrawsWereUsedBefore) {
+TEST(StepLedgerTest, CountsAnyDrawWhateverTheEarlierOnes) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(budget);
   for (const uint64_t from : {uint64_t{1000}, uint64_t{0}, UINT64_MAX - 200, uint64_t{7}}) {
@@ -278,7 +278,7 @@ TEST(StepLedgerTest, ListsPagesInTheOrderInWhichDrawsBegan) {
   EXPECT_EQ(step.evaluated.sums.accepted, 1);
 }
 
-TEST(StepLedgerTest, WhatItKeepsIsCharged) {
+TEST(StepLedgerTest, KeptStepsAreCharged) {
   constexpr int64_t kStep = StepLedger::kStepBytes;
   constexpr int64_t kRange = StepLedger::kRangeBytes;
   // Room for two steps, if the second holds no more than the first leaves.

@@ -89,7 +89,7 @@ TEST_F(EvaluateTest, TotalsOfAStepDoNotDependOnTheOrderOfMaskedCalls) {
   EXPECT_EQ(steps.size(), 1);
 }
 
-TEST_F(EvaluateTest, OutputsAreThoseWanted) {
+TEST_F(EvaluateTest, ReturnsOnlyWantedOutputs) {
   v1::EvaluateRequest request = Request({{0, 0, 9}});
   request.clear_outputs();
   v1::EvaluateResponse response = Do(request);

@@ -400,7 +400,7 @@ TEST_F(StatisticsTest, MissingPositionsAddUpOverTheirReasons) {
   EXPECT_EQ(step.totals().missing(), 2 * kLength);
 }
 
-TEST_F(StatisticsTest, APointOfThePrefixCurveIsOfThoseWhoAskedForIt) {
+TEST_F(StatisticsTest, APrefixPointCountsOnlyRequestsForIt) {
   const auto evaluate = [&](const NamedRange& range, const std::vector<uint32_t>& curve) {
     v1::EvaluateRequest request = Request({range}, 2);
     request.mutable_prefix_curve()->Assign(curve.begin(), curve.end());

@@ -46,7 +46,7 @@ class WedgedPort {
   std::string name_;
 };
 
-TEST(OwnPortTest, GrpcAcceptsConnectionsUntilItHasGone) {
+TEST(OwnPortTest, GrpcAcceptsConnectionsUntilItStops) {
   // Paths of sockets must be short, and the test's own folder has a long one.
   const std::string file = absl::StrCat("unix:/tmp/own_port_", getpid());
   const std::string abstract = absl::StrCat("unix-abstract:own_port_", getpid());

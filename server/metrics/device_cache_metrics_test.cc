@@ -24,7 +24,7 @@ class WithStats final : public Backend {
   }
 };
 
-TEST(DeviceCacheMetrics, ShowWhatTheBackendSays) {
+TEST(DeviceCacheMetrics, ShowTheNumbersOfTheBackend) {
   const WithStats backend;
   const std::string page = prometheus::TextSerializer().Serialize(DeviceCacheMetrics(backend));
   for (const char* line :

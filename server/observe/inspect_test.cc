@@ -214,7 +214,7 @@ TEST_F(InspectTest, DeviationsAndTokensAreThoseOfTheRecords) {
   }
 }
 
-TEST_F(InspectTest, WhatASequenceIsAboutStaysWhenItIsReleased) {
+TEST_F(InspectTest, TheAnnotationStaysAfterTheRelease) {
   const std::string annotation = [] {
     v1::Annotation it;
     it.set_prompt("2 + 2 =");
@@ -301,7 +301,7 @@ TEST_F(InspectTest, PendingValuesAreRecordedInOrder) {
   EXPECT_EQ(run_->inspection().passed_over(), 0);
 }
 
-TEST_F(InspectTest, RecordsThatGoBeforeSomebodyLooksArePassedOver) {
+TEST_F(InspectTest, ValuesWhoseRecordsAreEvictedFirstAreNotKept) {
   Do(Request(all_, 22));
   ASSERT_TRUE(run_->Release({"a", 0}));
   ASSERT_TRUE(run_->Release({"b", 0}));
@@ -325,7 +325,7 @@ TEST_F(InspectTest, RecordsThatCameSinceArePassedOver) {
 }
 
 // If no thread records pending values, their number is bounded, and evaluations still succeed.
-TEST_F(InspectTest, WhatWaitsIsBounded) {
+TEST_F(InspectTest, PendingValuesAreBounded) {
   for (uint64_t draw = 1; run_->inspection().passed_over() == 0; ++draw) {
     ASSERT_LT(draw, 1000u);
     EXPECT_EQ(Do(Request(all_, draw)).decisions().size(), 3 * kLength);

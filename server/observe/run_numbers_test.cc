@@ -68,7 +68,7 @@ TEST_F(RunNumbersTest, ATrainerThatNeverCameIsWaitedFor) {
   EXPECT_EQ(Found(*run_), std::vector<RuleId>{RuleId::kTrainerStopped});
 }
 
-TEST_F(RunNumbersTest, WhatIsRefusedIsForgottenInTime) {
+TEST_F(RunNumbersTest, RefusalsAreForgottenAfterAWhile) {
   ASSERT_EQ(AppendBlock(cache_, *run_, records_.Block("a")).code(), 0);
   ASSERT_NE(AppendBlock(cache_, *run_, records_.Block("a", 1)).code(), 0);
   run_->Find({"a", 0});

@@ -163,7 +163,7 @@ const Case kCases[] = {
      "The run's quota or the cache is 91% full."},
 };
 
-TEST(VerdictTest, WhatIsBeyondAThresholdIsFoundAndNothingElse) {
+TEST(VerdictTest, OnlyValuesBeyondTheirThresholdAreFindings) {
   for (const Case& each : kCases) {
     SCOPED_TRACE(kRules[static_cast<size_t>(each.id)].name);
     RunNumbers numbers = Healthy();
@@ -193,7 +193,7 @@ TEST(VerdictTest, TheWorstIsFirst) {
   EXPECT_TRUE(std::ranges::is_sorted(kRules, std::greater<>(), &Rule::verdict));
 }
 
-TEST(VerdictTest, AgeExplainsWhatFreshTokensShowFarLessOf) {
+TEST(VerdictTest, AgeExplainsDeviationsThatFreshTokensHaveFarLess) {
   const auto found = [](double fresh_d, double stale_d) {
     RunNumbers numbers = Healthy();
     numbers.last.fresh_d = fresh_d * numbers.last.fresh;
@@ -233,7 +233,7 @@ TEST(VerdictTest, FewTokensProveNothing) {
   EXPECT_EQ(Found(numbers), std::vector<RuleId>()) << "D is too small to be near to";
 }
 
-TEST(VerdictTest, PausesAreTooLongByWhatTheyWereBefore) {
+TEST(VerdictTest, PausesAreJudgedByEarlierPauses) {
   const auto stopped = [](absl::Duration longest, int64_t turns, absl::Duration passed) {
     RunNumbers numbers = Healthy();
     numbers.events.turns = turns;

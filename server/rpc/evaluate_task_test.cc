@@ -92,11 +92,11 @@ class EvaluateTaskTest : public testing::Test {
   uint64_t draw_ = 1;
 };
 
-TEST_F(EvaluateTaskTest, AShortOneDoesNotWaitForTheWholeOfAnotherRunsLongOne) {
+TEST_F(EvaluateTaskTest, AShortCallWaitsForAtMostOneUnitOfALongOne) {
   EXPECT_EQ(OrderOf({{"a", 5}, {"b", 1}, {"c", 2}}), (std::vector<std::string>{"b", "c", "a"}));
 }
 
-TEST_F(EvaluateTaskTest, RunsShareByPiecesHoweverManyRequestsOneSends) {
+TEST_F(EvaluateTaskTest, RunsTakeTurnsHoweverManyRequestsOneSends) {
   EXPECT_EQ(OrderOf({{"a", 1}, {"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"c", 1}}),
             (std::vector<std::string>{"a", "b", "c", "a", "a", "a"}));
 }

@@ -94,7 +94,7 @@ class OpenStreamsTest : public testing::Test {
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };
 
-TEST_F(OpenStreamsTest, AFetchThatNobodyReadsLetsGoOfItsSequences) {
+TEST_F(OpenStreamsTest, AFetchThatNobodyReadsReleasesItsSequences) {
   grpc::ClientContext context;
   const auto stalled = stub_->FetchTopK(&context, Request());
   WaitFor([&] { return IsHeld(); });
@@ -129,7 +129,7 @@ TEST_F(OpenStreamsTest, AnAppendWhoseAcksNobodyReadsEnds) {
   ExpectCancelled(*stalled, batch);
 }
 
-TEST_F(OpenStreamsTest, OneThatIsReadGoesOnHoweverLongItTakes) {
+TEST_F(OpenStreamsTest, AStreamThatIsReadMayTakeAnyTime) {
   grpc::ClientContext context;
   const auto read = stub_->FetchTopK(&context, Request());
   v1::FetchedSlice last;

@@ -28,7 +28,7 @@ class ServerStatusTest : public testing::Test {
   ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
 };
 
-TEST_F(ServerStatusTest, SaysWhatItIs) {
+TEST_F(ServerStatusTest, ReportsItsIdentity) {
   EXPECT_FALSE(status_.Describe().ready());
   status_.SetIdentity({.version = "1.2.3", .backend = "cpu", .store = "memory"});
   status_.SetReady(true);
@@ -65,7 +65,7 @@ TEST_F(ServerStatusTest, CountsOverAllRunsAndForgetsNoneThatWent) {
   EXPECT_EQ(Now().evaluated_positions(), 19);
 }
 
-TEST_F(ServerStatusTest, CountsCallsAndThoseThatFailed) {
+TEST_F(ServerStatusTest, CountsCallsAndFailedCalls) {
   metrics_.CountRpc("GetRun", absl::StatusCode::kOk, absl::ZeroDuration());
   metrics_.CountRpc("GetRun", absl::StatusCode::kNotFound, absl::ZeroDuration());
   metrics_.CountRpc("Evaluate", absl::StatusCode::kOk, absl::ZeroDuration());

@@ -141,7 +141,7 @@ TEST_P(ConformanceTest, SequencesAreTheirOwn) {
 }
 
 // A call that failed may have been executed.
-TEST_P(ConformanceTest, WhatIsPutAgainIsThereOnce) {
+TEST_P(ConformanceTest, APartPutTwiceIsStoredOnce) {
   const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "rows"), Seal(7, "a")};
   for (int again = 0; again < 2; ++again) {
     for (const StoredPart& part : parts) ASSERT_TRUE(Put(Sequence("a"), part).ok());
@@ -189,7 +189,7 @@ TEST_P(ConformanceTest, OneSealOfOneLength) {
   EXPECT_THAT(PartsOf(Sequence("a")), ElementsAre(Seal(7, "second")));
 }
 
-TEST_P(ConformanceTest, AMergedBlockTakesThePlaceOfThoseInside) {
+TEST_P(ConformanceTest, AMergedBlockReplacesTheBlocksInside) {
   const SequenceIdentity a = Sequence("a");
   std::vector<StoredPart> parts;
   for (uint32_t n = 0; n < 10; ++n) parts.push_back(Block(n * 10, 10, absl::StrCat(n)));
@@ -246,7 +246,7 @@ TEST_P(ConformanceTest, ManyAreDroppedAtOnce) {
   }
 }
 
-TEST_P(ConformanceTest, NothingStaysOfWhatIsDroppedWhileItIsWritten) {
+TEST_P(ConformanceTest, ASequenceDroppedDuringAWriteLeavesNothing) {
   constexpr int kSequences = 100;
   const auto name = [](int i) { return Sequence(absl::StrCat(i)); };
   std::thread writer([&] {
@@ -299,7 +299,7 @@ TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
 }
 
 // Times may exceed 32 bits of seconds.
-TEST_P(ConformanceTest, WhatExpiresInManyYearsIsThere) {
+TEST_P(ConformanceTest, ExpiryInManyYearsIsSupported) {
   const absl::Time years_ahead[] = {absl::Now() + absl::Hours(100 * 24),
                                     absl::FromUnixSeconds((int64_t{1} << 31) - 1),
                                     absl::FromUnixSeconds(int64_t{1} << 31),
@@ -314,7 +314,7 @@ TEST_P(ConformanceTest, WhatExpiresInManyYearsIsThere) {
   }
 }
 
-TEST_P(ConformanceTest, ASequenceIsKeptAsAWhole) {
+TEST_P(ConformanceTest, AllPartsOfASequenceExpireTogether) {
   if (!GetParam().expires) GTEST_SKIP();
   const std::vector<StoredPart> parts = {Gap(1, 1), Block(0, 1, "old"), Block(2, 1, "new")};
   for (const StoredPart& part : parts) {

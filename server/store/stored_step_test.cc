@@ -33,7 +33,7 @@ StepLedger::Step Numbered() {
   return step;
 }
 
-TEST(StoredStepTest, ReturnsWhatWasStored) {
+TEST(StoredStepTest, ReturnsTheStoredStep) {
   const StepLedger::Step step = Numbered();
   const std::string payload = EncodeStep(step);
   const absl::StatusOr<StepLedger::Step> parsed = ParseStep(payload);

@@ -23,7 +23,7 @@ TEST(SideBySideTest, IdleWorkersHelp) {
   EXPECT_EQ(called, std::vector<int>(3, 1));
 }
 
-TEST(SideBySideTest, NobodyWaitsForBusyWorkersNorDoTheseComeLater) {
+TEST(SideBySideTest, BusyWorkersAreNeitherAwaitedNorJoinLater) {
   std::latch busy(1);
   std::vector<size_t> called;
   {

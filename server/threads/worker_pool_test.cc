@@ -80,7 +80,7 @@ TEST(WorkerPoolTest, IdleWorkWaitsForAllOther) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
-TEST(WorkerPoolTest, IdleWorkersComeToWhatAnyThreadSchedules) {
+TEST(WorkerPoolTest, IdleWorkersRunWorkThatAnyThreadSchedules) {
   WorkerPool pool(1);
   std::latch done(1);
   pool.ScheduleWhenIdle([&] { done.count_down(); });
@@ -101,7 +101,7 @@ TEST(WorkerPoolTest, IdleWorkWithoutEndKeepsNoDestructorWaiting) {
   }
 }
 
-TEST(WorkerPoolTest, TheDestructorRunsWhatIsScheduled) {
+TEST(WorkerPoolTest, TheDestructorRunsScheduledWork) {
   std::atomic<int> done = 0;
   {
     WorkerPool pool(2);

@@ -39,7 +39,7 @@ TEST_F(BadCallsTest, AStreamBeginsWithOneHeader) {
   }
 }
 
-TEST_F(BadCallsTest, ReleaseNamesWhatIsWrong) {
+TEST_F(BadCallsTest, ReleaseNamesTheWrongField) {
   v1::ReleaseRequest request;
   request.add_sequences()->set_id("");
   request.mutable_run()->set_run_id("run");

@@ -24,7 +24,7 @@ bool Delete(LiveServer& live, const std::string& run_id) {
   return response.deleted();
 }
 
-TEST(DeleteRunTest, NothingIsLeftButWhoHeldItIsTold) {
+TEST(DeleteRunTest, RemovesEverythingAndHoldersGetErrors) {
   ServerOptions options = LiveServer::Options();
   options.admin = "127.0.0.1:0";
   LiveServer live(options);

@@ -11,7 +11,7 @@
 namespace sis {
 namespace {
 
-TEST(SilentPeerTest, GoesWithItsStreamsWhenItAnswersNoPing) {
+TEST(SilentPeerTest, IsDisconnectedWithItsStreamsIfItAnswersNoPing) {
   ServerOptions options = LiveServer::Options();
   options.admin = "127.0.0.1:0";
   options.connections.silence = absl::Milliseconds(100);
@@ -37,7 +37,7 @@ TEST(SilentPeerTest, GoesWithItsStreamsWhenItAnswersNoPing) {
   while (count(handled) == 0) absl::SleepFor(absl::Milliseconds(20));
 }
 
-TEST(SilentPeerTest, GoesWithoutStreamsToo) {
+TEST(SilentPeerTest, IsDisconnectedWithoutStreamsToo) {
   ServerOptions options = LiveServer::Options();
   options.connections.silence = absl::Milliseconds(100);
   options.connections.answer_within = absl::Seconds(1);

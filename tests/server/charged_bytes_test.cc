@@ -58,7 +58,7 @@ int64_t HeapBytes() {
   return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
-TEST_P(ChargedBytesTest, CoverWhatTheHeapGives) {
+TEST_P(ChargedBytesTest, CoverTheHeapsAllocations) {
   const Kind& kind = GetParam();
   const RunConfig config{
       .seed = 1, .vocabulary_size = 151'936, .top_k = kSlots, .max_staleness = 2};

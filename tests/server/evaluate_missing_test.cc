@@ -179,7 +179,7 @@ TEST_F(EvaluateCorruptTest, CorruptBlocksAreMissingOnceFound) {
   EXPECT_EQ(response.totals().missing(), 64);
 }
 
-TEST_F(EvaluateCorruptTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
+TEST_F(EvaluateCorruptTest, RecordsThatBecomeCorruptAfterTheFetchAreMissing) {
   const auto digest = [&](uint32_t first, uint32_t count) {
     return Fetch(first, count).record_digest();
   };

@@ -203,7 +203,7 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
   EXPECT_EQ(Value(Tokens("accepted")), 0);
 }
 
-TEST_F(MetricsTest, WhatIsEvictedUnreadIsCounted) {
+TEST_F(MetricsTest, UnreadEvictionsAreCounted) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   for (const char* id : {"read", "unread", "kept", "released"}) {
     AppendBlock(cache_, *run, generator_.NextRecords(3).Block(id));

@@ -55,7 +55,7 @@ class EvictUnreadTest : public NoRoomTest {
   EvictUnreadTest() : NoRoomTest(true) {}
 };
 
-TEST_F(NoRoomTest, WhatIsUnreadStaysAsLongAsATrainerMayReadIt) {
+TEST_F(NoRoomTest, UnreadSequencesStayWhileATrainerMayReadThem) {
   EXPECT_EQ(Append("d"), StatusCode::kResourceExhausted);
   EXPECT_EQ(run_->Describe().sequences, 3) << "neither is anything evicted nor 'd' begun";
   run_->Find({"b", 0});
@@ -66,7 +66,7 @@ TEST_F(NoRoomTest, WhatIsUnreadStaysAsLongAsATrainerMayReadIt) {
   EXPECT_EQ(Append("a"), StatusCode::kOk) << "what is there needs no room";
 }
 
-TEST_F(NoRoomTest, WhatIsUnreadGoesOnceTheTrainerIsGone) {
+TEST_F(NoRoomTest, UnreadSequencesAreEvictedAfterTheTrainerStops) {
   run_->Find({"a", 0});
   cache_.clock.Advance(Limits().reader_absence);
   run_->Find({"none", 0});
@@ -79,7 +79,7 @@ TEST_F(NoRoomTest, WhatIsUnreadGoesOnceTheTrainerIsGone) {
   EXPECT_TRUE(Has("c") && Has("d"));
 }
 
-TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerIsGone) {
+TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerStops) {
   const auto other = cache_.CreateRun("other", SmallConfig(kSlots));
   cache_.clock.Advance(Limits().reader_absence + absl::Milliseconds(1));
   run_->Find({"none", 0});
@@ -90,7 +90,7 @@ TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerIsGone) {
   EXPECT_FALSE(Has("a")) << "of any run that nobody reads";
 }
 
-TEST_F(EvictUnreadTest, AKeptSequenceStaysUntilItsDeadlineThoughTheTrainerIsGone) {
+TEST_F(EvictUnreadTest, AKeptSequenceStaysUntilItsDeadlineWithoutItsTrainer) {
   run_->Keep(std::vector<SequenceName>{{"a", 0}}, absl::Hours(1));
   cache_.clock.Advance(absl::Hours(1));  // a little before, as the clock is not at a whole second
   for (const std::string id : {"d", "e", "f"}) EXPECT_EQ(Append(id), StatusCode::kOk);
@@ -116,7 +116,7 @@ TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
   EXPECT_EQ(run_->Describe().sequences, 3);
 }
 
-TEST_F(EvictUnreadTest, WhatCanNeverFitEvictsNothing) {
+TEST_F(EvictUnreadTest, AnEntryThatCanNeverFitEvictsNothing) {
   const auto refused = [&](const RecordedBlock& block, sis::Run& run) {
     EXPECT_EQ(AppendBlock(cache_, run, block).code(),
               static_cast<int>(StatusCode::kResourceExhausted));

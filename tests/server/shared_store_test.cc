@@ -42,14 +42,14 @@ class SharedStoreTest : public testing::Test {
   Replica two_{OpenStore("two"), LosslessConfig(kSlots)};
 };
 
-TEST_F(SharedStoreTest, WhatOthersMayHaveAddedIsNotKnownWithoutTheStore) {
+TEST_F(SharedStoreTest, RecordsOfOtherServersAreUnknownWithoutTheStore) {
   ASSERT_EQ(Append(one_, 0, 20), StatusCode::kOk);
   fault_ = Fault::kDown;
   EXPECT_EQ(one_.Find("a"), Run::Found(MissingReason::kStoreDown));
 }
 
 // It may be in use elsewhere; the store knows when it has expired.
-TEST_F(SharedStoreTest, WhatExpiresInMemoryStaysStored) {
+TEST_F(SharedStoreTest, SequencesThatExpireInMemoryStayStored) {
   v1::RunConfig config = LosslessConfig(kSlots);
   config.set_time_to_live_seconds(60);
   Replica one(OpenStore("one"), config, "short");
@@ -61,7 +61,7 @@ TEST_F(SharedStoreTest, WhatExpiresInMemoryStaysStored) {
   EXPECT_EQ(Positions(two, "a"), 100);
 }
 
-TEST_F(SharedStoreTest, WhatIsStaleAsFarAsOneServerKnowsStaysStored) {
+TEST_F(SharedStoreTest, SequencesThatOneServerConsidersStaleStayStored) {
   v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(1);
   Replica one(OpenStore("one"), config, "short"), two(OpenStore("two"), config, "short");

@@ -86,7 +86,7 @@ uint64_t DigestAt(const Run::Found& found, uint32_t first, uint32_t count) {
 
 absl::StatusCode CodeOf(const v1::Ack& ack) { return static_cast<absl::StatusCode>(ack.code()); }
 
-TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
+TEST(StoredCacheTest, ConcurrentReadersLoadAnEvictedSequenceOnce) {
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 1).NextRecords(500);
   uint64_t digest = 0;
@@ -179,7 +179,7 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   EXPECT_EQ(next.Find("evicted"), Run::Found(MissingReason::kCorrupt));
 }
 
-TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
+TEST(StoredCacheTest, AckedEntriesStayWithConcurrentWriters) {
   constexpr uint32_t kWriters = 4, kBlocks = 40, kSequences = 3;
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 5).NextRecords(kWriters * kBlocks);
@@ -214,7 +214,7 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
 }
 
 // Two streams that look a sequence up before either has created it.
-TEST(StoredCacheTest, ANewSequenceNeverReplacesWhatWasStoredAndEvictedMeanwhile) {
+TEST(StoredCacheTest, ANewSequenceNeverReplacesRecordsThatWereStoredAndEvictedConcurrently) {
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
   Life life(disk);
@@ -236,7 +236,7 @@ TEST(StoredCacheTest, ANewSequenceNeverReplacesWhatWasStoredAndEvictedMeanwhile)
 }
 
 // Two streams that look a sequence up before either has created it, and fit together.
-TEST(StoredCacheTest, ANewSequenceHasWhatWasStoredAndEvictedMeanwhile) {
+TEST(StoredCacheTest, ANewSequenceHasRecordsThatWereStoredAndEvictedConcurrently) {
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
   Life life(disk);
@@ -286,7 +286,7 @@ TEST(StoredCacheTest, OnlyNewRangesOfABlockAreStored) {
   EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 600), digest);
 }
 
-TEST(StoredCacheTest, OfWhatWasReleasedNothingButTheReasonStays) {
+TEST(StoredCacheTest, OnlyTheReasonOfAReleasedSequenceStays) {
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 6).NextRecords(10);
   auto life = std::make_unique<Life>(disk);

@@ -322,7 +322,7 @@ TEST(RedisStoreTest, ProblemsHaveClearMessages) {
   }
 }
 
-TEST(RedisStoreTest, WarnsOfWhatMayBeLost) {
+TEST(RedisStoreTest, WarnsOfSettingsThatMayLoseData) {
   for (const auto& [options, warning] : std::vector<std::pair<RedisServers::Options, std::string>>{
            {{}, "appendonly is no"},
            {{"--appendonly", "yes"}, ""},
@@ -389,7 +389,7 @@ TEST(RedisStoreTest, Tls) {
   }
 }
 
-TEST(RedisAddressTest, SaysWhatIsWrongWithoutThePassword) {
+TEST(RedisAddressTest, ErrorsNeverContainThePassword) {
   for (const char* good :
        {"redis://host", "redis://host:1", "redis://a,b:2,[::1]:3,[::1]", "redis://host/3",
         "redis://user:secret/@@host", "redis://:secret@host", "redis://user@host?password_file=/f",

@@ -53,7 +53,7 @@ Removals RemovalsIn(const std::string& folder) {
   return removals;
 }
 
-TEST(ManyRunsTest, ARunCostsTheSameHoweverManyWereDeletedBefore) {
+TEST(ManyRunsTest, TheCostOfARunIsIndependentOfDeletedRuns) {
   constexpr uint64_t kRuns = 50'000;
   RocksDbBacking backing;
   auto store = Open(backing);

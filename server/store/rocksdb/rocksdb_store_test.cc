@@ -72,7 +72,7 @@ TEST(RocksDbStoreTest, ADamagedSequenceCanBeDropped) {
   EXPECT_EQ(store->Load(Sequence("a"))->dropped, kReleased);
 }
 
-TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndStandsInNobodysWay) {
+TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndCanBeReplaced) {
   RocksDbBacking backing;
   const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
   ASSERT_TRUE(Open(backing)->PutRun(run).ok());
@@ -107,7 +107,7 @@ TEST(RocksDbStoreTest, ADeletedRunIsRememberedForAMonth) {
   EXPECT_LT(expires, absl::Now() + absl::Hours(31 * 24));
 }
 
-TEST(RocksDbStoreTest, NothingButTheReasonStaysOfWhatIsDropped) {
+TEST(RocksDbStoreTest, OnlyTheReasonOfADroppedSequenceStays) {
   RocksDbBacking backing;
   const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "rows"), Seal(7, "a")};
   ASSERT_TRUE(Open(backing)->Put(Sequence("a"), parts, absl::InfiniteFuture()).ok());
@@ -118,7 +118,7 @@ TEST(RocksDbStoreTest, NothingButTheReasonStaysOfWhatIsDropped) {
 
 // Data that a server left when it was killed while it superseded or deleted a run, or wrote too
 // late.
-TEST(RocksDbStoreTest, OpeningRemovesWhatIsLeftOfFormerIncarnations) {
+TEST(RocksDbStoreTest, OpeningRemovesLeftoversOfFormerIncarnations) {
   RocksDbBacking backing;
   {
     const auto store = Open(backing);
@@ -145,7 +145,7 @@ TEST(RocksDbStoreTest, OpeningRemovesWhatIsLeftOfFormerIncarnations) {
 }
 
 // RemoveRange deletes complete tables, and parts of others.
-TEST(RocksDbStoreTest, WhatIsRemovedOfARunIsGoneAndNothingElse) {
+TEST(RocksDbStoreTest, RemovingARunRemovesNothingElse) {
   RocksDbBacking backing;
   constexpr uint32_t kBlocks = 50;
   auto store = Open(backing);
