@@ -32,7 +32,7 @@ class DashboardsTest(unittest.TestCase):
         for board in self.boards.values():
             self.assertGreater(len(dashboards.panels(board)), 20)
 
-    def test_every_panel_says_what_is_normal_and_what_to_do_else(self):
+    def test_every_panel_says_what_is_normal_and_what_to_do_otherwise(self):
         def check(_, panel):
             for part in ("**Normal:** ", "**Else:** "):
                 self.assertEqual(panel["description"].count(part), 1)

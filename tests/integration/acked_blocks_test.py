@@ -108,7 +108,7 @@ class AckedBlocksTest(unittest.TestCase):
         redis.start()
         return acked, load.acked(killed - EVERYSEC)
 
-    def test_everysec_keeps_what_was_acked_some_seconds_before_redis_is_killed(self):
+    def test_everysec_keeps_records_acked_some_seconds_before_redis_is_killed(self):
         redis = self.redis("everysec")
         acked, earlier = self.killed_under_load(redis)
         missing = self.missing(redis.store, acked)
@@ -125,7 +125,7 @@ class AckedBlocksTest(unittest.TestCase):
         self.assertFalse(records.present.any())
         self.assertEqual({missing.reason for missing in records.missing}, {NEVER_ARRIVED})
 
-    def test_a_promoted_replica_has_what_had_reached_it(self):
+    def test_a_promoted_replica_has_the_records_that_reached_it(self):
         primary, replica = with_replica(self.folder, self.addCleanup)
         store = f"redis://{primary.node},{replica.node}"
         servers, load = self.begin([store] * 2)

@@ -124,7 +124,7 @@ class BadDaysTest(unittest.TestCase):
         self.append(client, kept, "t")
         self.assertEqual(self.scored(client, kept, "s", "t"), (2 * POSITIONS, []))
 
-    def test_a_clock_that_jumps_over_a_time_to_live_costs_what_is_in_rocksdb_alone(self):
+    def test_a_clock_jump_beyond_the_time_to_live_loses_records_in_rocksdb_only(self):
         clock = self.clock()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

@@ -81,7 +81,7 @@ class ConnectionLimitsTest(unittest.TestCase):
             metadata = [("authorization", "x" * (kibibytes << 10))]
             self.assertIs(self.code_of(stub.GetServer, pb.GetServerRequest(), metadata=metadata), code)
 
-    def test_an_old_connection_is_told_to_go_and_its_calls_end_in_peace(self):
+    def test_an_old_connection_is_closed_after_its_calls_end(self):
         channel, stub = self.connect("--max_connection_age=1s")
         append = OpenAppend(stub)
         self.assertTrue(append.is_served())

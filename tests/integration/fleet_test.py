@@ -135,7 +135,7 @@ class FleetTest(unittest.TestCase):
             }
             self.noticed(reasons, lambda found: found == {sis.MissingReason.STALE})
 
-    def test_a_silent_store_keeps_nobody_waiting(self):
+    def test_a_silent_store_blocks_no_other_call(self):
         run = self.create_run()
         self.append(self.clients[0], run, "stored", seal=True)
         for client in self.clients:

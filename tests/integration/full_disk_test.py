@@ -133,7 +133,7 @@ class FullDiskTest(unittest.TestCase):
         client = self.start()
         self.assertEqual(client.fetch_top_k(run, acked).missing, ())
 
-    def test_probes_are_answered_though_nobody_reads_what_it_says(self):
+    def test_probes_are_answered_even_if_nobody_reads_stderr(self):
         unread, full = os.pipe()
         self.addCleanup(os.close, unread)
         os.set_blocking(full, False)

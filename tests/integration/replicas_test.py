@@ -321,7 +321,7 @@ class ReplicasTest(unittest.TestCase):
         self.assertEqual(self.client.create_run("run", **CONFIG), self.run_)
         self.client.create_run("another", **CONFIG)
 
-    def test_it_comes_back_empty_and_training_goes_on(self):
+    def test_it_restarts_empty_and_training_continues(self):
         append(self.client, self.run_, self.sequences)
         before = self.client.fetch_top_k(self.run_, self.sequences, keep_seconds=60)
         outputs = ["decisions"]

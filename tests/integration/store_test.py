@@ -182,7 +182,7 @@ class StoreTest(unittest.TestCase):
             formats.add(int.from_bytes(path.read_bytes()[-12:-8], "little"))
         self.assertEqual(formats, {5})
 
-    def test_rocksdb_keeps_what_was_released_over_kill_9(self):
+    def test_rocksdb_keeps_releases_over_kill_9(self):
         store = f"rocksdb:{self.directory}/db"
         server = self.serve(store)
         run = self.create_run(server.client)

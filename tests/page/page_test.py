@@ -684,7 +684,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual([colour == "rgba(0, 0, 0, 0)" for _, colour in looks], [True, False])
         self.assertEqual(self.problems(), [])
 
-    def test_a_server_that_hangs_is_said_to_be_silent(self):
+    def test_a_server_that_hangs_is_reported_as_silent(self):
         """Long before its calls are given up."""
         server, client = self.start()
         TrainingLoad(client, "run-1").step(1)
@@ -695,7 +695,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("The server gives no answer", ".notice")
         self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
 
-    def test_a_slow_server_that_answers_is_not_said_to_be_silent(self):
+    def test_a_slow_server_that_answers_is_not_reported_as_silent(self):
         """The page sends three requests for a run next to another, one after another. Together they take
         longer than the time after which a server counts as silent."""
         server, client = self.start()
@@ -741,7 +741,7 @@ class PageTest(unittest.TestCase):
         self.page.close()
         self.browser.wait_for_text("sisctl web, which serves this page, gives no answer", ".notice")
 
-    def test_it_shows_what_whoever_started_it_may_see(self):
+    def test_it_shows_what_its_user_may_see(self):
         alice, bob = ("alice-" + "a" * 32, "bob-" + "b" * 32)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -799,7 +799,7 @@ class PageTest(unittest.TestCase):
         self.assert_draws_the_curve(asked.prefix_curve, of=" of draw 2")
         self.assertEqual(self.problems(), [])
 
-    def test_a_stopped_server_is_said_to_be_silent_until_it_is_back(self):
+    def test_a_stopped_server_is_reported_as_silent_until_it_answers(self):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")
         load.step(1)

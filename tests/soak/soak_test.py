@@ -75,7 +75,7 @@ class SoakTest(unittest.TestCase):
             self.assertEqual((output / "summary.txt").read_text(), text)
             self.assertIn("</svg>", (output / "soak.svg").read_text())
 
-    def test_a_server_that_ends_ends_it_and_is_said_to_have_ended(self):
+    def test_it_ends_with_a_server_and_reports_it(self):
         servers = []
 
         def start(*arguments, **named):

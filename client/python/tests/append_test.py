@@ -215,7 +215,7 @@ class AppendTest(fake_service.ServiceTest):
         # One question is enough.
         self.assertEqual([len(batch.entries) for batch in self.service.batches], [0])
 
-    def test_a_client_that_closes_says_what_was_not_flushed(self):
+    def test_closing_a_client_warns_of_unflushed_entries(self):
         client = sis.Client(self.address, timeout=20)
         streams = [client.append(self.run_, sampling=SAMPLING) for _ in range(4)]
         for stream in streams:

@@ -33,7 +33,7 @@ class CircuitBreakerTest(unittest.TestCase):
         with self.assertRaisesRegex(sis.Unavailable, "skipped until its next probe, after .*gone"):
             self.call(lambda: self.assertTrue(False, "it was asked"))
 
-    def test_a_replica_that_answers_is_asked_whatever_it_says(self):
+    def test_a_replica_that_answers_with_errors_is_not_skipped(self):
         for code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INTERNAL):
             with self.assertRaises(sis.Error):
                 self.call(lambda code=code: down(code))

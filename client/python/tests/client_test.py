@@ -86,7 +86,7 @@ class ClientTest(fake_service.ServiceTest):
             self.client.advance_version(self.run_, 6, "v5")
         self.assertEqual(self.client.get_run("run").version_labels, {"step-3": 3, "v5": 5})
 
-    def test_a_server_that_lost_a_run_is_told_its_labels_again(self):
+    def test_a_server_that_lost_a_run_gets_its_labels_again(self):
         self.client.advance_version(self.run_, 0, "first")
         self.client.advance_version(self.run_, 3, "step-3")
         # Refused: it is not announced again.

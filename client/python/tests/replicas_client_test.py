@@ -147,7 +147,7 @@ class ReplicasClientTest(unittest.TestCase):
     def append_many(self, *entries, run=None):
         return sis.append_many(self.client, run or self.run_, entries, sampling=SAMPLING)
 
-    def test_many_entries_go_to_those_that_have_their_sequences(self):
+    def test_many_entries_go_to_the_replicas_of_their_sequences(self):
         names = [f"s{i}" for i in range(40)]
         for turn in range(3):
             committed = self.append_many(*(sis.Seal(name, 0) for name in names))
@@ -263,7 +263,7 @@ class OneStoreTest(unittest.TestCase):
     def seal(self, names):
         return sis.append_many(self.client, self.run_, [sis.Seal(name, 0) for name in names], sampling=SAMPLING)
 
-    def test_others_serve_the_sequences_of_a_replica_that_is_gone(self):
+    def test_others_serve_the_sequences_of_an_unreachable_replica(self):
         names = [f"s{i}" for i in range(30)]
         slices = [sis.Slice(name, length=2) for name in names]
         values = dict.fromkeys(("sampled_log_probs", "log_envelopes", "covered_masses"), np.full(2 * len(names), -2.0))

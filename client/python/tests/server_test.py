@@ -187,7 +187,7 @@ class ServerTest(unittest.TestCase):
 
 
 class TerminationTest(unittest.TestCase):
-    def test_a_call_after_a_restart_finds_its_stream_gone_and_loses_nothing(self):
+    def test_a_call_after_a_restart_finds_its_stream_closed_and_loses_nothing(self):
         server = LiveServer()
         self.addCleanup(lambda: server.close())
         kept = record(log_softmax(3, seed=1), seed=1)

@@ -205,7 +205,7 @@ class RenderedServersChecks(unittest.TestCase):
                 one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
             servers.close()
 
-    def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_nobody_waits(self):
+    def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_delays_no_call(self):
         proxy = {"enabled": True, "callsPerSecond": 100}
         servers = self.serve(replicaCount=1, memory=self.SMALL, security=TLS, proxy=proxy)
         (address,) = servers.addresses

@@ -31,7 +31,7 @@ class ImageTest(BuiltImageTest):
     def environment(cls):
         return {"BINARIES": os.getcwd()}
 
-    def test_it_is_the_one_that_the_chart_names(self):
+    def test_it_is_the_version_in_the_chart(self):
         chart = pathlib.Path("deploy/helm/sis-ratio-service")
         version = yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"]
         repository = yaml.safe_load((chart / "values.yaml").read_text())["image"]["repository"]

@@ -122,7 +122,7 @@ class RecorderTest(fake_service.ServiceTest):
         recorder.flush()
         self.assert_recorded("a", 12)
 
-    def test_an_aborted_request_stays_open_and_goes_on(self):
+    def test_an_aborted_request_stays_open_and_continues(self):
         for cumulative in (False, True):
             name = f"s{cumulative}"
             with self.recorder(cumulative) as recorder:

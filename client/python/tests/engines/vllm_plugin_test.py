@@ -182,7 +182,7 @@ class VllmPluginTest(fake_service.ServiceTest):
             self.wait_for(lambda: self.held(name).sealed == 5)
             self.assertEqual(self.blocks(name), [(0, 2, 5), (2, 3, 6)])
 
-    def test_an_aborted_request_stays_open_and_goes_on_under_its_name(self):
+    def test_an_aborted_request_stays_open_and_continues_under_its_name(self):
         engine = self.engine()
         request = self.begin(engine, "a", internal="a-1")
         self.step(engine, request, [3, 4])

@@ -90,7 +90,7 @@ class ExportTest(unittest.TestCase):
             [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], [100, 100, 100, 65]
         )
 
-    def test_a_replica_that_goes_meanwhile_leaves_no_holes(self):
+    def test_a_replica_that_fails_during_a_call_leaves_no_holes(self):
         servers = two_replicas(self.addCleanup)
         client = sis.Client([server.address for server in servers], timeout=5)
         self.addCleanup(client.close)
