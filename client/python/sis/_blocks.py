@@ -1,7 +1,6 @@
 """Record blocks (docs/record_block.md): packed by libsis_kernels, read by numpy.
 
-Where the library cannot be loaded numpy writes blocks in float32 that are not cut, which every server
-takes.
+Without the library numpy writes blocks in float32 that are not cut, which every server accepts.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 MAX_POSITIONS = 4096
 MAX_BYTES = 1 << 20
-# K of a block at most.
+# Maximum K of a block.
 MAX_SLOTS = 254
 
 _ENCODINGS = {"float32": 0, "fixed16": 1}
 _FLOAT32, _FIXED16 = 0, 1
 _OUTSIDE = 255
-# Vector instructions may write this many bytes behind a block.
+# Vector instructions may write this many bytes after a block.
 _SLACK = 64
 # Size limit, in bytes, of the buffers that hold blocks packed together.
 _BUFFER_BYTES = 4 << 20
@@ -80,7 +79,7 @@ class Records(NamedTuple):
 class Part(NamedTuple):
     """Positions of a block."""
 
-    # Whole, or its header and part 2 alone.
+    # The complete block, or its header and part 2.
     block: Bytes
     # Counted from the block's first position.
     rows: slice
@@ -89,11 +88,11 @@ class Part(NamedTuple):
 
 
 class Invalid(ValueError):
-    """Records that are not valid: the text names field, position and value. Or a damaged block."""
+    """Invalid records, or a damaged block. The text names field, position and value."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
-        # The place of the records or of the part in the list that was packed or read.
+        # Index of the records or of the part in the list that was packed or read.
         self.number = number
 
 
@@ -108,7 +107,7 @@ def split(records: Records, config: RunConfig) -> List[Records]:
 
 
 def _position_bytes(config: RunConfig) -> int:
-    """The bytes of a position that uses all slots, in the wider encoding that may be written."""
+    """Returns the bytes of a position that uses all slots, in the wider of the possible encodings."""
     width = _id_bytes(config.vocabulary_size)
     log_prob = 4 if config.log_prob_encoding == "float32" or _kernels() is None else 2
     return config.top_k * (log_prob + width) + width + 7
@@ -122,8 +121,7 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
         config: The run's: encoding, mass, vocabulary and K.
 
     Raises:
-        Invalid: A record is not valid. Without the library only ids are checked here, the rest by
-            the server.
+        Invalid: A record is invalid. Without the library only ids are checked here; the server checks the rest.
     """
     kernels = _kernels()
     if kernels is None:
@@ -160,22 +158,21 @@ class Columns(NamedTuple):
     counts: np.ndarray
     sampled_ids: np.ndarray
     sampled_log_probs: np.ndarray
-    # int32 [S], float32 [S]; None if they were not asked for.
+    # int32 [S], float32 [S]; None if not requested.
     used_ids: np.ndarray
     used_log_probs: Optional[np.ndarray]
 
 
 def read(parts: Sequence[Part], positions: int, log_probs: bool) -> Columns:
-    """Returns the parts' records in their places among `positions`; the others have none: no slots, the sampled id -1 and
-    NaN.
+    """Returns the records of all parts, at their indices among `positions`. Others have no slots, id -1 and NaN.
 
     Args:
-        parts: By rising `begin`. Their blocks have the right size: see `opened`.
+        parts: By ascending `begin`. Their blocks must have the right size: see `opened`.
         positions: N.
-        log_probs: Whether to read the log-probs of the sets, for which all blocks must be whole.
+        log_probs: Whether to read the log-probs of the sets, for which all blocks must be complete.
 
     Raises:
-        Invalid: A block was damaged on the way.
+        Invalid: A block was damaged in transit.
     """
     counts = np.zeros(positions, np.uint8)
     sampled_ids = np.full(positions, -1, np.int32)
@@ -198,7 +195,7 @@ def read(parts: Sequence[Part], positions: int, log_probs: bool) -> Columns:
                 values.append(block.log_probs(slots))
         used_log_probs = np.concatenate(values) if log_probs else None
         return Columns(counts, sampled_ids, sampled_log_probs, np.concatenate(ids), used_log_probs)
-    # At most.
+    # An upper bound.
     slots = sum(_HEADER.unpack_from(part.block)[_USED_SLOTS] for part in parts)
     used_ids = np.empty(slots, np.int32)
     used_log_probs = np.empty(slots, np.float32) if log_probs else None
@@ -221,23 +218,22 @@ def read(parts: Sequence[Part], positions: int, log_probs: bool) -> Columns:
 
 
 def _address(array: np.ndarray) -> int:
-    # ndarray.ctypes makes cycles, which take ten times as long.
+    # ndarray.ctypes would create reference cycles, and take ten times as long.
     return array.__array_interface__["data"][0]
 
 
 class Block:
-    """A block as it was received, or its header and part 2 alone. Arrays are views of it where they
-    can be.
+    """A received block, or its header and part 2. Arrays are views of it if possible.
 
     Raises:
-        ValueError: The bytes are no block, or were damaged on the way.
+        ValueError: The bytes are not a block, or were damaged in transit.
     """
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
         self.header = h = opened(data)
         part2, size = _part_2(h)
-        # Whether part 1, with the log-probs, is there.
+        # True if part 1, with the log-probs, is present.
         self.whole = len(data) == part2 + size
         if not self.whole:
             part2 = _HEADER.size
@@ -247,7 +243,7 @@ class Block:
         if any(crc32c(blank, data, begin, end) != crc for crc, begin, end in parts):
             raise ValueError(_DAMAGES[0])
         self.sampled_log_probs = np.frombuffer(data, "<f4", h.positions, part2)
-        # uint8 [T]: the slots that each position uses.
+        # uint8 [T]: the number of used slots of each position.
         self.counts = np.frombuffer(data, np.uint8, h.positions, part2 + 4 * h.positions)
         self._sampled_ids = part2 + 5 * h.positions
         self._ids = self._sampled_ids + h.id_bytes * h.positions
@@ -255,15 +251,15 @@ class Block:
             raise ValueError(_DAMAGES[1])
 
     def sampled_ids(self, rows: slice = slice(None)) -> np.ndarray:
-        """int32, of the positions `rows`, counted from the block's first."""
+        """Returns int32, for the positions `rows`, counted from the block's first."""
         return self._read_ids(self._sampled_ids, rows, self.header.positions)
 
     def ids(self, slots: slice = slice(None)) -> np.ndarray:
-        """int32, of the used slots `slots`, one position's after the other's: see `slots_of`."""
+        """Returns int32, for the used slots `slots`; see `slots_of`."""
         return self._read_ids(self._ids, slots, self.header.used_slots)
 
     def log_probs(self, slots: slice = slice(None)) -> np.ndarray:
-        """float32, of the same, as decisions are made with them. The block must be whole."""
+        """Returns float32, for the used slots `slots`, as decisions use them. The block must be complete."""
         if not self.whole:
             raise ValueError("block: it has no log-probs")
         h = self.header
@@ -277,7 +273,7 @@ class Block:
         return np.multiply(out, np.float32(2.0**-18), out=out)
 
     def slots_of(self, rows: slice) -> slice:
-        """The used slots of these positions."""
+        """Returns the range of used slots of these positions."""
         begin, end, _ = rows.indices(self.header.positions)
         before = int(self.counts[:begin].sum())
         return slice(before, before + int(self.counts[begin:end].sum()))
@@ -287,13 +283,13 @@ class Block:
         width = self.header.id_bytes
         place, count = at + width * begin, end - begin
         if width == 3:
-            # The upper bytes of four: of those and the one before, which the block has.
+            # Reads four bytes from one before each id, which are inside the block, and takes the upper three.
             return (np.ndarray(count, "<u4", self._data, place - 1, (3,)) >> np.uint32(8)).view(np.int32)
         return np.frombuffer(self._data, f"<u{width}", count, place).astype(np.int32)
 
 
 def opened(data: Bytes) -> Header:
-    """Returns the header. ValueError if the bytes are not of the size that it says, or no block."""
+    """Returns the header. Raises ValueError if the bytes are not a block, or don't have the header's size."""
     if len(data) < _HEADER.size:
         raise ValueError(f"block: {len(data)} bytes, fewer than a header has")
     h = Header._make(_HEADER.unpack_from(data))
@@ -308,7 +304,7 @@ def opened(data: Bytes) -> Header:
 
 
 def _part_2(h: Header) -> Tuple[int, int]:
-    """Where it begins in a whole block, and its bytes."""
+    """Returns the offset of part 2 in a complete block, and its size in bytes."""
     slot, part1 = (2, 2 * h.positions) if h.encoding == _FIXED16 else (4, h.positions)
     begin = _HEADER.size + _filled(slot * h.used_slots + part1)
     return begin, _filled(5 * h.positions + h.id_bytes * (h.positions + h.used_slots))
@@ -324,7 +320,7 @@ def _id_bytes(vocabulary_size: int) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _kernels() -> Any:
-    """The library, or None. ctypes releases the GIL while it is called."""
+    """Returns the library, or None. ctypes releases the GIL during its calls."""
     try:
         library = ctypes.CDLL(str(_LIBRARY))
     except OSError as error:
@@ -347,7 +343,7 @@ def _kernels() -> Any:
 
 
 def crc32c(crc: int, data: Bytes, begin: int = 0, end: Optional[int] = None) -> int:
-    """CRC-32C of what `crc` is of, and of data[begin:end] behind it."""
+    """Returns the CRC-32C of the bytes that gave `crc`, followed by data[begin:end]."""
     end = len(data) if end is None else end
     kernels = _kernels()
     if kernels is not None:
@@ -357,7 +353,7 @@ def crc32c(crc: int, data: Bytes, begin: int = 0, end: Optional[int] = None) -> 
 
 @functools.lru_cache(maxsize=None)
 def _crc_table() -> np.ndarray:
-    """The CRC of each single byte."""
+    """Returns the CRC of each single byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype(np.uint32)
@@ -369,7 +365,7 @@ def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
     table, bits = _crc_table(), np.arange(32, dtype=np.uint32)
     parts = 1 << max(0, len(data).bit_length() - 6)
     size = len(data) // parts
-    # 32 more parts of zeros say what so many bytes behind it make of each bit of a state.
+    # 32 additional parts of zeros give the effect of `size` further bytes on each bit of a state.
     rows = np.zeros((parts + 32, size), np.uint8)
     rows[:parts] = data[: parts * size].reshape(parts, size)
     states = np.concatenate([np.zeros(parts, np.uint32), np.uint32(1) << bits])
@@ -391,7 +387,7 @@ def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
 
 
 def _check_ids(records: Records, vocabulary_size: int, number: int) -> None:
-    """In fewer bytes an id that is too large would become another."""
+    """Raises Invalid for an id outside the vocabulary, which fewer bytes would turn into another id."""
     for name, values, least in (("sampled_ids", records.sampled_ids, 0), ("top_k_ids", records.ids, -1)):
         wrong = np.argwhere((values < least) | (values >= vocabulary_size))
         if len(wrong):
@@ -419,6 +415,6 @@ def _packed_by_numpy(records: Records, config: RunConfig) -> bytes:
 
 
 def _joined(*sections: np.ndarray) -> bytes:
-    """A part of a block."""
+    """Returns a part of a block."""
     part = b"".join(section.tobytes() for section in sections)
     return part + bytes(_filled(len(part)) - len(part))

@@ -1,4 +1,4 @@
-"""How a client says who it is, and knows the server."""
+"""Identity of a client, and authentication of servers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 import grpc
 
-# Seconds after which a token file is looked at again.
+# Seconds after which a token file is checked again.
 _TOKEN_AGE = 5.0
 
 _MOST_FILE_BYTES = 16 << 20
 
-# Others gRPC sends in no metadata: it would raise an error that shows the token.
+# gRPC sends no other characters in metadata, and would raise an error that shows the token.
 _TOKEN = re.compile("[!-~]+")
 
 _LOCAL = re.compile(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
@@ -29,13 +29,13 @@ class Credentials:
     are in PEM.
 
     Attributes:
-        tls: TLS: with ca, certificate or key it is on anyway.
-        ca: File of those whose certificates servers may have; empty: those that gRPC trusts.
-        certificate: File of the client's own certificate, which may say who it is.
+        tls: Whether to use TLS. Implied by ca, certificate or key.
+        ca: File of the authorities of server certificates; empty: those that gRPC trusts.
+        certificate: File of the client's certificate, which may identify it.
         key: File of the certificate's key.
-        token: Says who the client is.
+        token: The token that identifies the client.
         token_file: File of the token, read again when it changes; not together with `token`.
-        plaintext_token: Sends the token in plain text to other machines too. Whoever sees it may use it.
+        plaintext_token: Whether to send the token in plain text to other machines, where others may see and use it.
     """
 
     tls: bool = False
@@ -123,7 +123,7 @@ def is_unix_socket(address: str) -> bool:
 
 
 def is_local(address: str) -> bool:
-    """Whether the server is on this machine: at a Unix socket, or the loopback interface."""
+    """Returns True if the server is on this machine: at a Unix socket, or the loopback interface."""
     return is_unix_socket(address) or _LOCAL.fullmatch(address) is not None
 
 

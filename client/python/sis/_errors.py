@@ -104,23 +104,22 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def status_code(number: int) -> grpc.StatusCode:
-    """The code with the number that google.rpc.Code gives it; UNKNOWN for a number without a
-    name."""
+    """Returns the code with this number in google.rpc.Code; UNKNOWN for an unknown number."""
     return _BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
 
 
 def from_status(code: grpc.StatusCode, message: str) -> Error:
-    """The exception of the class that belongs to `code`."""
+    """Returns an exception of the class of `code`."""
     return _BY_NAME.get(code.name.title().replace("_", ""), Error)(code, message)
 
 
 def is_unreachable(error: Error) -> bool:
-    """Whether the server did not answer, for any reason. A server that shuts down cancels calls."""
+    """Returns True if the server did not answer, for any reason. A server that shuts down cancels calls."""
     return is_away(error) and not error.answered
 
 
 def is_away(error: Union[Error, Refusal]) -> bool:
-    """Whether a server did not answer, or its store failed: the call may succeed later."""
+    """Returns True if a server did not answer, or its store failed. The call may succeed later."""
     return error.code in (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,

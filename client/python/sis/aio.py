@@ -3,9 +3,8 @@
     async with sis.aio.Client(address) as client:
         run = await client.create_run("run", seed=1, vocabulary_size=64, top_k=10)
 
-Every call of sis.Client runs in a thread, so both are one client: the same arguments, results and
-errors. A call whose task is cancelled still runs to its end, at most for the client's `timeout`;
-every call may be repeated.
+Every call runs the call of sis.Client in a thread, with the same arguments, results and errors. A call whose task is
+cancelled still runs to its end, at most for the client's `timeout`. Every call may be repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sis._run import Run
 _Result = TypeVar("_Result")
 _Self = TypeVar("_Self")
 
-# Calls that run side by side; others wait for a thread.
+# Maximum number of concurrent calls; others wait for a thread.
 MAX_CALLS = 64
 
 
@@ -38,7 +37,7 @@ async def _in_thread(pool: futures.Executor, call: Callable[..., _Result], *argu
 
 
 def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]]:
-    """A method of the same name that calls that of self.blocking in a thread."""
+    """Returns a method that calls the method of self.blocking with the same name in a thread."""
 
     @functools.wraps(method)
     async def call(self: Any, *arguments: Any, **named: Any) -> _Result:
@@ -48,7 +47,7 @@ def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]
 
 
 def _passed_on(method: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The same of one that never waits, without a thread."""
+    """Returns a method that calls that of self.blocking with the same name, which never waits, without a thread."""
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> _Result:
@@ -70,7 +69,7 @@ class _Threads(futures.ThreadPoolExecutor):
 
 
 class _Flushed:
-    """An async context manager, that closes what it is of, or abandons it after an error."""
+    """An async context manager that calls `close` on exit, or `abandon` after an exception."""
 
     close: Callable[..., Awaitable[None]]
     abandon: Callable[..., Awaitable[None]]

@@ -89,7 +89,7 @@ class Compared:
 
     @functools.cached_property
     def a_in_b(self) -> np.ndarray:
-        """Where B lists the tokens that A lists: indices of B's tokens, -1 if it does not."""
+        """Returns the indices of B's tokens for the tokens that A lists; -1 if B does not list them."""
         return self.b_lists.find(self.a_lists.rows, self.a_lists.ids)
 
     @functools.cached_property
@@ -110,7 +110,7 @@ class Compared:
 
     @functools.cached_property
     def within_a(self) -> np.ndarray:
-        """Whether B lists nothing but tokens that A lists."""
+        """Returns True if B lists only tokens that A lists."""
         return self.b_lists.sums(self.b_in_a < 0) == 0
 
     @functools.cached_property
@@ -224,7 +224,7 @@ class Part:
 
     @functools.cached_property
     def is_gathered(self) -> bool:
-        """Whether B lists nothing but tokens that A lists, as a trainer does that looks up a record's: what B leaves
-        out is then not improbable, but unknown."""
+        """Returns True if B lists only tokens that A lists, like a trainer that looks up recorded tokens. Tokens that B
+        omits are then unknown, not improbable."""
         compared, at = self.compared, self.positions
         return bool((compared.b_lists.counts[at] > 0).any() and compared.within_a[at].all())

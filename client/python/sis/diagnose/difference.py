@@ -46,7 +46,7 @@ class DifferenceSize:
 
     @property
     def is_noise(self) -> bool:
-        """Whether both are of the size of numerical noise, surely or not."""
+        """Returns True if both differences are as small as numerical noise, certainly or probably."""
         return self.positions > 0 and self.mean < BEYOND_NOISE and not self.total_variation >= BEYOND_NOISE
 
 

@@ -73,11 +73,11 @@ class Lists:
         return Lists(self.counts[rows], self.ids[tokens], self.log_probs[tokens], self.probs[tokens])
 
     def first(self, default: float) -> np.ndarray:
-        """Returns each list's largest log-prob, float64 [N]; `default` of an empty list."""
+        """Returns each list's largest log-prob, float64 [N]; `default` for an empty list."""
         return self._at(self.starts, default)
 
     def last(self, default: float) -> np.ndarray:
-        """Returns each list's least log-prob, float64 [N]; `default` of an empty list."""
+        """Returns each list's smallest log-prob, float64 [N]; `default` for an empty list."""
         return self._at(self.starts + self.counts - 1, default)
 
     def _at(self, tokens: np.ndarray, default: float) -> np.ndarray:
@@ -105,6 +105,6 @@ def ranked(rows: np.ndarray, ids: np.ndarray, log_probs: np.ndarray) -> np.ndarr
 
 
 def repeated(rows: np.ndarray, ids: np.ndarray) -> bool:
-    """Returns whether an id stands twice in a row."""
+    """Returns True if an id occurs twice in a row's list."""
     keys = np.sort(rows * _ROW + ids)
     return bool((keys[1:] == keys[:-1]).any())

@@ -1,4 +1,4 @@
-"""Mean and standard error of what is measured one by one."""
+"""Mean and standard error of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where recordings differ: by sequence, and by position over all sequences."""
+"""Differences of recordings by sequence, and by position over all sequences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Row:
 @dataclass(frozen=True)
 class Profile:
     sequences: Tuple[Row, ...]
-    # Ranges whose lengths double, from 4 positions on, as sequences do not all reach far.
+    # Ranges whose lengths double, from 4 positions on, because few sequences are long.
     positions: Tuple[Row, ...]
 
 

@@ -1,7 +1,7 @@
 """Log-probs in files that engines and trainers wrote, read by the parsers of sis.engines.
 
-A log-prob that is null, or at most -9999 (what engines write for minus infinity), says nothing: such a token counts as
-not listed.
+A log-prob that is null, or at most -9999 (as engines write minus infinity), is ignored: such a token counts as not
+listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ID_LIMIT = 1 << 24
 
 
 class Token(NamedTuple):
-    """A token as a file has it: an id, a text or both. Bytes that are not UTF-8 are surrogates in the text."""
+    """A token in a file: an id, a text or both. Bytes that are not UTF-8 are surrogates in the text."""
 
     id: Optional[int]
     text: Optional[str]
@@ -52,7 +52,7 @@ class RecordedFile:
 
     @property
     def has_ids(self) -> bool:
-        """Whether every token has an id."""
+        """Returns True if every token has an id."""
         return all(token.id is not None for token in self.tokens)
 
 
@@ -97,7 +97,7 @@ def _loads(text: str) -> Any:
 
 
 def _parse(text: str, name: str) -> Any:
-    """JSON, or JSON lines if the first line is JSON of its own."""
+    """Parses JSON, or JSON lines if the first line is complete JSON."""
     try:
         return _loads(text)
     except ValueError as error:
@@ -118,14 +118,14 @@ def _parse(text: str, name: str) -> Any:
 
 
 def _is_vllm_list(found: Any) -> bool:
-    """Whether an array is vLLM's list of dictionaries from ids."""
+    """Returns True if an array is vLLM's list of dictionaries from ids."""
     if not (isinstance(found, list) and found and isinstance(found[0], dict) and found[0]):
         return False
     return _id_in(next(iter(found[0]))) is not None
 
 
 def _id_in(text: str) -> Optional[int]:
-    """The id in a string of digits."""
+    """Returns the id in a string of digits."""
     return int(text) if len(text) < 20 and text.isascii() and text.isdigit() else None
 
 
@@ -382,5 +382,5 @@ def _floats(values: Any) -> np.ndarray:
 
 
 def _finite(log_probs: np.ndarray) -> np.ndarray:
-    """Returns float32, with -inf for what says nothing."""
+    """Returns float32, with -inf for ignored values."""
     return np.where(log_probs > _CLAMPED, log_probs, -np.inf).astype(np.float32)

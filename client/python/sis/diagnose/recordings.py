@@ -29,7 +29,7 @@ class Recording:
     given: np.ndarray
     # All listed tokens without an appended sampled token. A record of the service holds 254 of them at most.
     lists: Lists
-    # How many most probable tokens the engine was asked for, as far as its lists tell.
+    # The number of most probable tokens that the engine was asked for, inferred from its lists.
     top_k: int
     # Texts of ids, as they first stand in the file.
     texts: Mapping[int, str]
@@ -44,7 +44,7 @@ class Recording:
 class Pair:
     a: Recording
     b: Recording
-    # Whether the files' own ids are compared, not their texts.
+    # True if the files' ids are compared, not their texts.
     by_id: bool
 
 
@@ -54,17 +54,17 @@ def shown(text: str) -> str:
 
 
 def pair_files(a: RecordedFile, b: RecordedFile) -> Pair:
-    """Matches the tokens of two files: by id if both give all ids, else by text, numbered by first appearance.
+    """Matches the tokens of two files: by id if both give all ids, otherwise by text, numbered by first appearance.
 
-    Where different tokens of a list have the same text, the most probable stays. Engines may list the sampled token
-    besides the most probable ones. It then counts as appended, not as one of them, if it is the least probable of its
-    list, and
-    - it stands first, out of order (vLLM puts it there), or
+    If different tokens of a list have the same text, the most probable stays. Engines may list the sampled token in
+    addition to the most probable ones. It then counts as appended, not as one of them, if it is the least probable of
+    its list, and
+    - it is first, out of order (as in vLLM), or
     - its list is one of the longest of the file, in all of which the sampled token is the least probable, and other
       lists are shorter by just one.
-    An engine may have cut such lists to the length asked for: top_k is then what the lists with an appended token hold
-    without it. A sampled token that contradicts its list is taken out of it: its mass with that token is above
-    1 + 1/64, or it gives the token another log-prob as well.
+    An engine may have cut such lists to the requested length: top_k is then the length of lists without their appended
+    token. A sampled token that contradicts its list is removed from it: the list's mass with that token is above
+    1 + 1/64, or the list gives the token another log-prob.
 
     Raises:
         ValueError: Names file, sequence and position of a list that gives another token two log-probs, or whose mass is

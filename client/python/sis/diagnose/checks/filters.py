@@ -83,7 +83,7 @@ def _masses(compared: Compared, file: str) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _are_proportional(compared: Compared) -> np.ndarray:
-    """Whether the tokens of a list have the same probabilities in the other file, up to a factor."""
+    """Returns which lists have the same probabilities in the other file, up to a factor."""
     noise = 0.3  # nats
     a, b = compared.centred
     differences = np.bincount(compared.common.rows, np.abs(a - b), minlength=len(compared))

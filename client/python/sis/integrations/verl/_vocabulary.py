@@ -35,7 +35,7 @@ class Vocabulary:
 
     @property
     def first(self) -> bool:
-        """Whether this rank is the group's first."""
+        """Returns True if this rank is the group's first."""
         return self._rank == 0
 
     @property
