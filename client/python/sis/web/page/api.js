@@ -1,4 +1,4 @@
-// Calls of the service that change nothing, through `sisctl web`: protobuf's JSON of what the RPC answers.
+// Read-only calls of the service through `sisctl web`, with responses in protobuf's JSON.
 
 const PATIENCE_MILLISECONDS = 8000;
 
@@ -14,8 +14,8 @@ export class Refused extends Error {
 export const answers = new EventTarget();
 
 /**
- * The Response of a call, whose body may be a file. `fields` are those of the request, as in "run.run_id".
- * Throws Refused, or another Error if there is no answer.
+ * Returns the Response of a call, whose body may be a file. `fields` are the request's, such as "run.run_id".
+ * Throws Refused, or another Error without a response.
  */
 export async function ask(method, fields, options = {}) {
   const query = new URLSearchParams(fields).toString();

@@ -1,5 +1,5 @@
-// Panels with a chart each, drawn by Chart.js. Beside the picture every panel says its latest
-// values in words, has all of them in a table, and saves both.
+// Panels with a chart each, drawn by Chart.js. In addition to the picture, every panel has its latest
+// values as text and all values in a table, and can save both.
 
 import {color, make, table} from "./elements.js";
 import {saveCsv, saveJson, savePng} from "./save.js";
@@ -13,9 +13,9 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 /**
- * What all panels have. `unit` (`binary` if it is bytes) is of the vertical axis, `note` says what
- * is normal, `empty` what is shown while there are no values. `format` writes a value, and `tick`
- * one of the axis. `about`, the run say, stands in the names of files.
+ * Options of all panels. `unit` is the unit of the vertical axis (`binary` for bytes), `note` says what
+ * is normal, and `empty` is shown without values. `format` formats a value, `tick` one of the axis.
+ * `about`, for example the run, is part of file names.
  */
 class Panel {
   constructor({title, unit, note, empty, format, tick = format, binary = false, about = ""}) {
@@ -50,9 +50,9 @@ class Panel {
   }
 
   /**
-   * `names` of the values, in a row, and `series` [{name, values, dashed, points, places}], of the
-   * same length each; null is a gap. `places`: where on an `axis` of numbers they lie. `nameOf` says
-   * how a name is shown.
+   * Shows `series` [{name, values, dashed, points, places}], with one value per element of `names`;
+   * null is a gap. `places` are the values' positions on an `axis` of numbers. `nameOf` formats a
+   * name.
    */
   show(names, series,
       {range = {}, namesTitle = "Draw", nameOf = String, axis = {}, stacked = false} = {}) {
@@ -166,7 +166,7 @@ class Panel {
     this.chart.update();
   }
 
-  // The axis of bytes has steps of whole powers of 2.
+  // An axis of bytes has steps of powers of 2.
   stepSize() {
     if (!this.binary) return undefined;
     const most = Math.max(1, ...this.series.flatMap(line => line.values));

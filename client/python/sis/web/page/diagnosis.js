@@ -1,15 +1,15 @@
-// Why a run's two policies differ: what sisctl diagnose says of it, in its words.
+// Why a run's two policies differ, with the texts of sisctl diagnose.
 
 import {call} from "./api.js";
 import {make, table, verdict as signOf, whileBusy} from "./elements.js";
 import {clock, number, share} from "./format.js";
 
-// Many sequences are asked for.
+// The diagnosis requests many sequences.
 const PATIENCE_MILLISECONDS = 60000;
 
 const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
 
-// The measured value and its limit, or why nothing was measured.
+// Returns the measured value and its limit, or why nothing was measured.
 function measured({outcome, value, limit, fault_if: side, statistic, finding}) {
   if (outcome === "untested") return finding;
   const number = value === null ? "" : `${Number(value.toPrecision(3))} `;
@@ -53,10 +53,10 @@ export class Diagnosis {
       this.show(await call("Diagnose", {run_id: this.runId}, PATIENCE_MILLISECONDS)));
   }
 
-  // The server's findings stand above already.
+  // The server's findings are already shown above.
   show({run_verdict: level, ages, verdict, checks, sequences, profile}) {
     const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
-    // A sentence for each, before others.
+    // One sentence each, before the others.
     const faults = checks.filter(({outcome}) => outcome === "fault").length;
     this.said.replaceChildren(
         make("p", {}, `At ${clock(Date.now() / 1000)} the run was `,

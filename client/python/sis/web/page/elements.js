@@ -1,4 +1,4 @@
-// Elements of the page, made without markup in strings: what comes from clients is text.
+// Elements of the page, made without markup in strings, so that clients' data is only text.
 
 const SVG = ["svg", "line", "rect"];
 
@@ -25,8 +25,8 @@ export function color(variable) {
 }
 
 /**
- * A table of `columns` [{title, unit, left, className, cell(row)}], titles and cells text or elements.
- * `attributes(row)` are those of the row's element.
+ * Returns a table of `columns` [{title, unit, left, className, cell(row)}]. Titles and cells are text or
+ * elements. `attributes(row)` returns the attributes of the row's element.
  */
 export function table(caption, columns, rows, attributes = () => ({})) {
   const side = ({left, className}) => [left && "left", className].filter(Boolean).join(" ") || null;
@@ -46,7 +46,7 @@ export function figures(list) {
         note ? make("dd", {class: "note"}, note) : null)));
 }
 
-// By the server's word for it: a sign, so that nobody depends on the colour, and ours.
+// For each of the server's verdicts: a sign, so that readers don't depend on the colour, and our word.
 const VERDICTS = {
   VERDICT_BROKEN: ["✖", "broken"], VERDICT_WORTH_A_LOOK: ["▲", "worth a look"], VERDICT_HEALTHY: ["✓", "healthy"],
 };
@@ -65,9 +65,9 @@ export function findingNotice({verdict: name, reason, action, rule}) {
 }
 
 /**
- * Does what the reader has asked for with one of `buttons`, which meanwhile do nothing; `said` shows
- * `words` until then, and `failed` with the error's message after an error. The buttons are not
- * disabled: that would take the focus from them.
+ * Runs an action of one of `buttons`, which do nothing until it ends. `said` shows `words` until then,
+ * and after an error `failed` with the error's message. The buttons are not disabled, because they
+ * would lose the focus.
  */
 export async function whileBusy(buttons, said, words, failed, work) {
   if (buttons.some(button => button.hasAttribute("aria-disabled"))) return;

@@ -11,7 +11,7 @@ function digits(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-// With the unit that leaves it below `base`, or the last one.
+// Uses the unit in which the number is below `base`, or the last unit.
 function scaled(value, base, units) {
   if (!isNumber(value)) return NONE;
   let [rest, unit] = [value, 0];

@@ -1,6 +1,5 @@
-// Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT/POSITION,
-// #/server, with settings behind a question mark), keeps it up to date, and says whether the server
-// still answers.
+// Shows the view of the address (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT/POSITION, #/server, with
+// settings after a question mark), keeps it up to date, and shows whether the server answers.
 
 import {answers, Refused} from "./api.js";
 import {make} from "./elements.js";
@@ -16,7 +15,7 @@ const SLOW_MILLISECONDS = 1000;
 
 const content = document.getElementById("content");
 const status = document.getElementById("status");
-// Announced when it comes; the time in `status` would be announced again and again.
+// Announced once; the time in `status` would be announced repeatedly.
 const notice = make("p", {class: "notice", role: "status"});
 let view = null;
 let turn = 0;  // the number of the last update; one that isn't the last is of no interest any more
@@ -88,7 +87,7 @@ async function update() {
   if (!document.hidden) {
     let slow = null;
     const silent = new Set();
-    // Each answer starts the time again: a view may ask for one thing after another.
+    // Each answer restarts the time, because a view may make several requests in turn.
     const listen = event => {
       event?.detail.forEach(address => silent.add(address));
       clearTimeout(slow);
@@ -123,13 +122,13 @@ function open() {
   update();
 }
 
-// It would take the place of what the address names.
+// The default action would replace the view in the address.
 document.querySelector(".skip").addEventListener("click", event => {
   event.preventDefault();
   content.focus();
 });
 addEventListener("hashchange", open);
-// A view no longer shows the reader's choice.
+// A view sends this when it no longer shows the reader's choice.
 content.addEventListener("outdated", update);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) update(); });
 open();

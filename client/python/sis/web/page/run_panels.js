@@ -75,7 +75,7 @@ export const LINES = [
     ({...panel, lines: all => linesByName(all, "ages", found => found?.[value] ?? null)})),
 ];
 
-// A line for each name in this list of any step.
+// Returns one line per name that occurs in this list of any step.
 function linesByName(steps, list, valueOf) {
   return namesIn(steps, list).map((name, i) => ({name, dashed: name === "plain" || i >= 6,
     of: step => valueOf(step[list].find(entry => entry.name === name))}));
@@ -89,7 +89,7 @@ function namesIn(steps, list) {
 
 const MOST_COLUMNS = 64;
 
-// Panels of a column for each draw, or for several in a row, and a row for each age.
+// Panels with a column per draw, or per range of draws, and a row per age.
 export const HEATS = [
   {title: "Accept rate over age", ...SHARES, cell: found => found.accepted / found.scored,
     note: "Strong colour: most tokens are accepted. A row is an age, in policy versions behind; ahead is of a version " +
@@ -119,8 +119,7 @@ function sumsByAge(ages) {
   return sums;
 }
 
-// Panels of bars, of the last draw, if there is one: {names, series} and options, as Panel.show
-// takes them.
+// Panels of bars of the last draw, if there is one: {names, series} and options for Panel.show.
 export const BARS = [
   {title: "Ratios: |log w|", unit: "share of tokens", of: distribution("absLogRatio", "nats"),
     note: "How far single ratios are from 1. The tail on the right is what clipping and " +

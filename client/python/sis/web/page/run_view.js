@@ -1,4 +1,4 @@
-// One run: all of its draws as charts, the last of them in full, and what is worth a closer look.
+// One run: all of its draws as charts, the last draw in full, and inspected sequences.
 
 import {call, callIfThere, tokenTexts} from "./api.js";
 import {BarPanel, HeatPanel, LinePanel} from "./charts.js";
@@ -26,7 +26,7 @@ export class RunView {
     const axis = settings.get("axis");
     this.axis = Object.hasOwn(AXES, axis) ? AXES[axis] : AXES.draw;
     this.beside = settings.get("beside") ?? "";
-    // By run id: its steps by draw, when the last one was evaluated, and its values with
+    // By run id: its steps by draw, the time of the last evaluation, and the last step's values with
     // distributions.
     this.known = new Map();
     this.lines =
@@ -48,7 +48,7 @@ export class RunView {
           make("option", {value: name, selected: this.axis === AXES[name] && ""}, title)));
     this.chooseBeside = make("select", {onchange: () => this.choose()});
     this.offerRuns([]);
-    // Asked for once, as soon as the server has answered.
+    // Requested once, as soon as the server has answered.
     this.others = null;
     this.inspecting = null;
     this.lastDraw = make("h2", {}, "The last draw");
@@ -98,8 +98,8 @@ export class RunView {
     this.showCurve(this.stepsOf(this.runId));
   }
 
-  // If anything was evaluated since the last call: the newest draws that are known, as they may
-  // have grown, and those that began after them.
+  // If anything was evaluated since the last call, requests the newest known draws, which may have
+  // grown, and all draws that began after them.
   async loadSteps({runId, incarnation, lastEvaluatedAt}) {
     const known = this.known.get(runId);
     const same = known !== undefined && known.incarnation === incarnation;
@@ -124,7 +124,7 @@ export class RunView {
   async withDistributions(runId, last) {
     if (runId !== this.runId) return last;
     const step = await callIfThere("GetStep", {"run.run_id": runId, draw: last.draw});
-    // Without one it is no longer kept.
+    // Without a step the draw is no longer kept.
     return step === null ? last : stepValues({draw: last.draw, step});
   }
 
@@ -155,7 +155,7 @@ export class RunView {
       make("option", {value: id, selected: id === this.beside && ""}, id || "no other run")));
   }
 
-  // Says so in the address, so that it can be handed on.
+  // Puts the choice into the address, so that it can be shared.
   choose() {
     this.axis = AXES[this.chooseAxis.value];
     this.beside = this.chooseBeside.value;

@@ -1,4 +1,4 @@
-// All runs, and what the servers do at this moment.
+// All runs, and the current activity of the servers.
 
 import {call} from "./api.js";
 import {bar, figures, make, table, verdict} from "./elements.js";
@@ -7,7 +7,7 @@ import {ratesNow, stepValues} from "./step_values.js";
 
 const RUNS_OF_A_PAGE = 50;
 
-// By how a reader names the order: the number that is smallest in the first run.
+// For each name of an order: the number by which runs are sorted in ascending order.
 const ORDERS = {
   "worst first": ({run}) => VERDICTS.indexOf(run.verdict),
   "evaluated last first": ({run}) => -run.lastEvaluatedAt,
@@ -144,7 +144,7 @@ export class RunsView {
       {title: "Tokens", unit: "held", cell: ({run}) => count(Number(run.positions))},
       {title: "Memory", cell: ({run}) => bytes(Number(run.bytes))},
     ], shown);
-    // For those whose window has no room for the heads (page.css).
+    // For windows that are too narrow for the headings (page.css).
     const titles = [...rows.tHead.rows[0].cells].map(cell => cell.firstChild.textContent);
     for (const row of rows.tBodies[0].rows) {
       titles.forEach((title, i) => { row.cells[i].dataset.title = title; });
@@ -155,7 +155,7 @@ export class RunsView {
   stop() {}
 }
 
-// Replaces what is inside; who stood on a link there stands on the same link after it.
+// Replaces the content, and keeps the focus on the same link.
 function replaceKeepingFocus(parent, ...children) {
   const active = document.activeElement;
   const href = parent.contains(active) ? active.getAttribute("href") : null;

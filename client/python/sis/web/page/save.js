@@ -1,4 +1,4 @@
-// Files that the browser saves: a chart's picture, its values, and what a run holds.
+// Files that the browser saves: a chart's picture, its values, and the records of a run.
 
 const MARGIN = 12;
 const LINE_HEIGHT = 18;
@@ -15,12 +15,12 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address));
 }
 
-// A name of a file, of any words.
+// Returns a file name made of any words.
 export function fileName(words, ending) {
   return `${words.toLowerCase().replace(/[^a-z0-9._-]+/g, "_")}.${ending}`;
 }
 
-// By RFC 4180; what is missing is empty.
+// Returns CSV by RFC 4180. Missing values are empty.
 function csvOf({columns, rows}) {
   const cell = value => {
     const text = String(value ?? "");
@@ -41,8 +41,8 @@ export function saveJson(name, title, unit, {columns, rows}) {
 }
 
 /**
- * The chart with its title and legend [{name, color}], which are no part of its canvas: a line for
- * each, and the picture has the width of the widest of all.
+ * Returns the chart with its title and legend [{name, color}], which are not part of its canvas, on one
+ * line each. The picture has the width of the widest of all.
  */
 export function savePng(name, canvas, title, legend, {ink, paper}) {
   const scale = canvas.width / canvas.clientWidth;

@@ -23,7 +23,7 @@ export class SequenceView {
         this.shown);
   }
 
-  // Once: what is looked at should not change under the reader's eyes.
+  // Loaded once, so that the view does not change while somebody reads it.
   async load() {
     if (!this.loaded) await this.inspect();
   }
@@ -34,7 +34,7 @@ export class SequenceView {
         "run.run_id": this.runId, "sequence.id": this.sequence, "sequence.attempt": this.attempt}), tokenTexts()]);
       new Sequence(this.shown, response, {tokenTexts: texts, position: this.position, onChoose: position => {
         this.position = position;
-        // The address has it, so that it can be handed on.
+        // The position is in the address, so that it can be shared.
         history.replaceState(null, "", sequenceLink(this.runId, this.sequence, this.attempt, position));
       }});
     } catch (error) {

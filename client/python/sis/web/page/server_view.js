@@ -35,7 +35,7 @@ function described(name, words) {
 
 // `times` are seconds since 1970.
 function showTimes(panel, times, series) {
-  // Seconds where all of it is within some minutes.
+  // Shows seconds if all times are within some minutes.
   const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
   const ticks = {callback: i => clock(times[i]).slice(0, characters)};
   panel.show(times, series,
