@@ -1,6 +1,5 @@
 """Permissions of callers, against real servers with real certificates."""
 
-import subprocess
 import unittest
 import urllib.request
 
@@ -8,11 +7,9 @@ import grpc
 
 import sis
 from server.testing.certificates import Authority
-from server.testing.live_server import BINARY
 from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from tests.integration.secured_server import CONFIG, ROLES, SAMPLING, SecuredServerTest, bearer, outcome, token
-
 
 # The least role of each method, said here once more so that the server's table can't change unseen.
 LEAST_ROLES = {
@@ -236,44 +233,12 @@ class SecurityTest(SecuredServerTest):
         self.assertEqual(client("", longest).get_run("good").owner, longest)
         self.assertEqual(client("Jane Doe").get_run("hers").owner, "Jane Doe")
 
-    def test_the_server_serves_other_machines_only_with_tls_and_identities_or_insecure(self):
-        def refusal(*flags):
-            ended = subprocess.run(
-                [BINARY, "--listen=0.0.0.0:0", "--admin=127.0.0.1:0", "--cache_bytes=67108864", *flags],
-                capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
-            self.assertNotEqual(ended.returncode, 0)
-            self.assertNotIn("grpc:", ended.stdout)
-            return ended.stderr
-
-        tls = self.tls_flags()
-        self.assertIn("--identities", refusal(*tls))
-        self.assertIn("--insecure", refusal())
-        self.assertIn("plain text", refusal(f"--identities={self.identities}"))
-        self.assertIn("none of viewer", refusal("--certificate_role=boss"))
-        key = self.key
-        self.tls_flags()
-        other = self.authority.issue("localhost", "another")[1]
-        self.assertIn("not the key of", refusal(tls[0], f"--tls_key={other}", f"--identities={self.identities}"))
-        self.assertIn("No such file", refusal(*tls, f"--identities={key}.no"))
-        self.write_identities("token short alice admin")
-        self.assertIn("line 1: a token of 5 bytes", refusal(*tls, f"--identities={self.identities}"))
-        self.assertTrue(self.start("--insecure", listen="0.0.0.0:0").address)
-
     def test_the_http_port_asks_nobody(self):
         server = self.start(f"--identities={self.identities}", "--admin=0.0.0.0:0", listen="127.0.0.1:0")
         address = server.admin_address.replace("0.0.0.0", "127.0.0.1")
         for path in ("/metrics", "/livez", "/readyz"):
             with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
                 self.assertEqual(answer.status, 200)
-
-    def test_a_server_lives_whatever_clients_must_show(self):
-        tls = self.tls_flags()
-        certified = [f"--tls_client_ca={self.authority.path}", "--certificate_role=viewer"]
-        for flags in ([f"--identities={self.identities}"], certified):
-            server = self.start(*tls, *flags)
-            with urllib.request.urlopen(f"http://{server.admin_address}/livez", timeout=20) as answer:
-                self.assertEqual(answer.read(), b"alive\n")
 
     def test_reflection_is_off_unless_asked_for(self):
         def has_reflection(server):
