@@ -3,6 +3,7 @@ its own with a time limit, so that one that hangs is reported at once, with its 
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -106,6 +107,8 @@ class ProcessesTest(unittest.TestCase):
         self.script = pathlib.Path(folder.name) / "script.py"
         self.server = live_server.LiveServer()
         self.addCleanup(self.server.close)
+        # Before: a stopped server never ends.
+        self.addCleanup(self.server.process.send_signal, signal.SIGCONT)
 
     def play(self, program):
         self.script.write_text(BEGIN + program)
