@@ -2,7 +2,7 @@
 //
 // client/cpp/example.cc is a worker from its first call to its last.
 //
-// It spreads nothing over replicas and opens no lost run again; Python's sis.Client does.
+// It neither places sequences on replicas nor reopens lost runs; Python's sis.Client does.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -25,16 +25,16 @@ using Service = v1::RatioService::StubInterface;
 
 struct ClientOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
-  // Sent as bearer token with every call, unless it is empty. Needs TLS.
+  // Bearer token of every call; empty: none. Needs TLS.
   std::string token = {};
-  // The most that a call, or a Flush, takes.
+  // Maximum time of a call, or of a Flush.
   absl::Duration timeout = absl::Seconds(60);
 };
 
 class AppendStream;
 
-// Thread-safe. Every call blocks. Errors are those of the server (proto/sis/v1), DeadlineExceeded,
-// and Unavailable if there is no connection: the server may have done what was asked.
+// Thread-safe. Every call blocks. Returns the server's errors (proto/sis/v1), DeadlineExceeded, or
+// Unavailable without a connection: the server may have executed the call.
 class Client {
  public:
   // Connects with the first call. `address` is host:port, or unix:PATH.
@@ -46,12 +46,12 @@ class Client {
   absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) const;
   absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) const;
   absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request) const;
-  // One element per slice of the request, in order, with all blocks of the slice.
+  // Returns one element per slice of the request, in order, with all blocks of the slice.
   absl::StatusOr<std::vector<v1::FetchedSlice>> FetchTopK(
       const v1::FetchTopKRequest& request) const;
 
-  // A stream of records. `header` says which run they belong to and how their log-probs were made.
-  // The client must outlive the stream.
+  // Returns a stream of records. `header` names the run and the sampling of the log-probs. The
+  // client must outlive the stream.
   std::unique_ptr<AppendStream> OpenAppend(const v1::AppendHeader& header) const;
 
  private:
@@ -80,10 +80,10 @@ class AppendStream {
   void AddGap(const v1::SequenceRef& sequence, const v1::Gap& gap);
   void AddSeal(const v1::SequenceRef& sequence, const v1::Seal& seal);
 
-  // Sends the batch, and returns when the server has stored it. If the server has no room for an
-  // entry, it is sent again after the delay that the server asks for, until the timeout. Returns
-  // the error of the first entry that was refused, after the others are stored. Refused entries are
-  // dropped. Entries without an answer stay in the batch: the next Flush sends them again.
+  // Sends the batch, and returns when the server has stored it. An entry that the server has no
+  // space for is resent after the server's delay, until the timeout. Returns the error of the first
+  // refused entry, after the others are stored. Drops refused entries. Entries without an answer
+  // stay in the batch, and the next Flush resends them.
   absl::Status Flush();
 
  private:
@@ -97,9 +97,10 @@ class AppendStream {
   absl::Status Open(absl::Time deadline);
   // Sends the batch and receives its acks.
   absl::Status Exchange(v1::AppendResponse& response, absl::Time deadline);
-  // Whether the one operation under way succeeded. Cancels the stream at the deadline.
+  // Waits for the current operation, and returns true if it succeeded. Cancels the stream at the
+  // deadline.
   bool Done(absl::Time deadline);
-  // Returns why the stream broke, and closes it.
+  // Closes the stream, and returns why it failed.
   absl::Status Close();
 
   const Client& client_;

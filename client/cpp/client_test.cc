@@ -147,7 +147,7 @@ TEST_F(ClientTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
   EXPECT_TRUE(stream->Flush().ok()) << "the entry without room is still in the batch";
 }
 
-// A server that takes connections and never answers.
+// A server that accepts connections but never answers.
 TEST(SilentServerTest, NoCallOutlivesItsTimeout) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};

@@ -27,8 +27,8 @@ absl::Status Record(const std::string& address) {
   const auto run = client.CreateRun(create);
   if (!run.ok()) return run.status();
 
-  // The engine's tokens, their log-probs, and the top-K sets: most probable first; -1 and -inf fill
-  // up a row. The second token lies outside its set.
+  // The engine's tokens, their log-probs, and the top-K sets: most probable first, padded with -1
+  // and -inf. The second token is outside its set.
   const std::vector<int32_t> sampled_ids = {11, 7};
   const std::vector<float> sampled_log_probs = {-0.5F, -4.25F};
   const std::vector<int32_t> ids = {11, 42, 7, 9, 3, -1};

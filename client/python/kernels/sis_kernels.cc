@@ -1,5 +1,5 @@
-// libsis_kernels.so: what Python calls of kernels/block, by ctypes (sis/blocks.py). It has neither
-// threads nor state, so a fork breaks nothing.
+// libsis_kernels.so: functions of kernels/block for Python, called by ctypes (sis/_blocks.py). Safe
+// across forks, because it has neither threads nor state.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,8 +26,8 @@ struct Records {
   const float* log_probs;          // [T, slots]
 };
 
-// The positions [first, first + count) of a block, or of its header followed by part 2. Header and
-// size must fit each other. The block's address may be any.
+// The positions [first, first + count) of a block, or of its header followed by part 2. Size and
+// header must agree. The block may have any address.
 struct Part {
   const std::byte* block;
   uint64_t bytes;
@@ -49,8 +49,8 @@ constexpr int64_t kWrongChecksum = -1;
 constexpr int64_t kWrongCounts = -2;
 constexpr int64_t kNoLogProbs = -3;
 
-// Reads the part, whose ids go to ids[slot] and on. Returns how many slots it has, or what is
-// wrong.
+// Reads the part. Writes its ids from ids[slot] on. Returns the number of its slots, or an error of
+// sis_read.
 int64_t Read(const Part& part, size_t slot, const Arrays& to) {
   const std::span block(part.block, part.bytes);
   sis::BlockHeader header;
@@ -58,7 +58,7 @@ int64_t Read(const Part& part, size_t slot, const Arrays& to) {
   const sis::BlockLayout at(header);
   const bool whole = part.bytes == at.end;
   if (to.log_probs != nullptr && !whole) return kNoLogProbs;
-  // Where part 2 begins, and how far each of its sections stands before its place in a whole block.
+  // The offset of part 2, and the distance of its sections from their offsets in a complete block.
   const size_t part2 = whole ? at.sampled_log_probs : sizeof header;
   const size_t before = at.sampled_log_probs - part2;
   sis::BlockHeader blank = header;
@@ -116,9 +116,9 @@ int64_t Read(const Part& part, size_t slot, const Arrays& to) {
 
 extern "C" {
 
-// Writes blocks of the records one after the other to `out` [bytes], and where each ends to `ends`
-// [count], until the next one has no room. Returns how many it wrote. If it stops at records that
-// are not valid, `error` [error_bytes] says why in UTF-8; otherwise that is empty.
+// Writes blocks of the records to `out` [bytes], and their ends to `ends` [count], until the next
+// block doesn't fit. Returns the number of written blocks. If it stops at invalid records, `error`
+// [error_bytes] has the reason in UTF-8; otherwise `error` is empty.
 uint64_t sis_pack(const Records* records, uint64_t count, int32_t slots, int32_t vocabulary_size,
                   uint32_t encoding, double mass, std::byte* out, uint64_t bytes, uint64_t* ends,
                   char* error, uint64_t error_bytes) {
@@ -156,9 +156,9 @@ uint64_t sis_pack(const Records* records, uint64_t count, int32_t slots, int32_t
   return count;
 }
 
-// Reads the parts in this order. Returns how many slots they have. If one can't be read, sets
+// Reads the parts in order. Returns the number of their slots. If a part can't be read, sets
 // *damaged to its number and returns -1 for a wrong checksum, -2 for wrong counts, -3 for a block
-// without the log-probs that are asked for.
+// without the requested log-probs.
 int64_t sis_read(const Part* parts, uint64_t count, const Arrays* to, uint64_t* damaged) {
   int64_t slots = 0;
   for (uint64_t i = 0; i < count; ++i) {
@@ -172,7 +172,7 @@ int64_t sis_read(const Part* parts, uint64_t count, const Arrays* to, uint64_t* 
   return slots;
 }
 
-// CRC-32C of what `crc` is of, and of bytes [begin, end) of `data` behind it.
+// Returns the CRC-32C of the bytes that gave `crc`, followed by bytes [begin, end) of `data`.
 uint32_t sis_crc32c(uint32_t crc, const char* data, uint64_t begin, uint64_t end) {
   return sis::ExtendCrc32c(crc, std::as_bytes(std::span(data + begin, data + end)));
 }

@@ -2,7 +2,7 @@
 
 const PATIENCE_MILLISECONDS = 8000;
 
-/** The server answered, but not with what was asked for. */
+/** The error of a server that answered with an error. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -26,7 +26,7 @@ export async function ask(method, fields, options = {}) {
   throw new Refused(answer.status, message);
 }
 
-/** The same of a call that is answered in JSON. */
+/** Returns the JSON that a call returns. */
 export async function call(method, fields = {}, patience = PATIENCE_MILLISECONDS) {
   const answer = await ask(method, fields, {signal: AbortSignal.timeout(patience)});
   const body = await answer.json();
@@ -35,7 +35,7 @@ export async function call(method, fields = {}, patience = PATIENCE_MILLISECONDS
   return body;
 }
 
-/** The same; null if what is asked for is not there. */
+/** Returns the JSON that a call returns, or null if the requested object does not exist. */
 export async function callIfThere(method, fields) {
   try {
     return await call(method, fields);
@@ -52,7 +52,7 @@ async function askForTokenTexts() {
   return answer.ok ? answer.json() : null;
 }
 
-/** The texts of tokens by id, asked for once; null of a server that has no tokenizer. */
+/** Returns the texts of tokens by id, requested once; null without a tokenizer. */
 export function tokenTexts() {
   asked ??= askForTokenTexts().catch(() => (asked = null));
   return asked;

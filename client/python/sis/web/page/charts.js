@@ -44,7 +44,7 @@ class Panel {
     this.chart = null;
   }
 
-  /** Says something else than the note it was made with. */
+  /** Replaces the note. */
   say(note) {
     if (this.note.textContent !== note) this.note.textContent = note;
   }
@@ -71,7 +71,7 @@ class Panel {
     this.listValues();
   }
 
-  /** All values, as numbers: {columns: [name], rows: [[value]]}. */
+  /** Returns all values, as numbers: {columns: [name], rows: [[value]]}. */
   exported() {
     return {
       columns: [this.namesTitle, ...this.series.map(line => line.name)],
@@ -183,7 +183,7 @@ class Panel {
   }
 }
 
-/** Values one after the other. */
+/** Lines of values. */
 export class LinePanel extends Panel {
   type = "line";
 
@@ -220,7 +220,7 @@ export class HeatPanel extends LinePanel {
   }
 }
 
-/** Values of a few kinds beside each other. */
+/** Bars of several series, grouped. */
 export class BarPanel extends Panel {
   type = "bar";
 

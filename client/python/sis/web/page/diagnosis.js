@@ -35,7 +35,7 @@ function limits(rows) {
   ], rows));
 }
 
-/** Shows it in `element`, asked for by the reader: it takes a moment. */
+/** Shows the diagnosis in `element` when the reader requests it, because it takes a moment. */
 export class Diagnosis {
   constructor(runId) {
     this.runId = runId;

@@ -2,7 +2,7 @@
 
 const SVG = ["svg", "line", "rect"];
 
-/** An element; attributes whose value is null or false are left out, and `style` is an object. */
+/** Returns an element. Omits attributes whose value is null or false; `style` is an object. */
 export function make(tag, attributes = {}, ...children) {
   const element = SVG.includes(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) :
     document.createElement(tag);
@@ -18,7 +18,7 @@ export function make(tag, attributes = {}, ...children) {
 const probe = make("span", {hidden: ""});
 document.body.append(probe);
 
-/** The present value of a colour of page.css, as in "--ink". */
+/** Returns the current value of a colour of page.css, such as "--ink". */
 export function color(variable) {
   probe.style.color = `var(${variable})`;
   return getComputedStyle(probe).color;
@@ -38,7 +38,7 @@ export function table(caption, columns, rows, attributes = () => ({})) {
           columns.map(column => make("td", {class: side(column)}, column.cell(row)))))));
 }
 
-/** Figures in a row: [{name, value, note}]. */
+/** Returns figures side by side: [{name, value, note}]. */
 export function figures(list) {
   return make("dl", {class: "figures"}, list.map(({name, value, note}) =>
     make("div", {class: "figure"}, make("dt", {}, name),
@@ -51,14 +51,14 @@ const VERDICTS = {
   VERDICT_BROKEN: ["✖", "broken"], VERDICT_WORTH_A_LOOK: ["▲", "worth a look"], VERDICT_HEALTHY: ["✓", "healthy"],
 };
 
-/** What the server says of how a run does; a dash of a server that says nothing. */
+/** Returns the server's verdict on a run; a dash without one. */
 export function verdict(name) {
   const [sign, word] = VERDICTS[name] ?? ["–", ""];
   return make("span", {class: "verdict", "data-verdict": name},
       make("span", {"aria-hidden": "true"}, sign), ` ${word}`);
 }
 
-/** What the server has found of a run, and what to do about it. */
+/** Returns the server's findings about a run, and what to do. */
 export function findingNotice({verdict: name, reason, action, rule}) {
   return make("div", {class: "notice", "data-verdict": name},
       make("b", {}, reason), make("p", {class: "note"}, `${action} (${rule})`));

@@ -7,7 +7,7 @@ import {fileName, save} from "./save.js";
 // Lines of JSON.
 const ENDINGS = {Parquet: "parquet", CSV: "csv", JSON: "jsonl"};
 
-/** Buttons that save it. */
+/** Returns the buttons that save a run's records. */
 export class Export {
   constructor(runId) {
     this.runId = runId;

@@ -54,7 +54,7 @@ function notify(words) {
   else if (!notice.isConnected) content.prepend(notice);
 }
 
-/** `silent` are the addresses of the servers that gave no answer, while others did. */
+/** `silent` has the addresses of unreachable servers, while others answered. */
 function answered(silent) {
   answeredAt = Date.now() / 1000;
   say("live", `Live, updated ${clock(answeredAt)}`);

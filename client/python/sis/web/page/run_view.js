@@ -19,7 +19,7 @@ const MAY_GROW = 8;  // of the last draws; ranks may be that far apart
 export class RunView {
   page = "runs";
 
-  /** `settings` of the address: the axis, and the run that is drawn beside this one. */
+  /** `settings` of the address: the axis, and the run to compare with. */
   constructor(runId, settings) {
     this.runId = runId;
     this.title = runId;

@@ -23,7 +23,7 @@ export function runLink(runId) {
   return `#/run/${encodeURIComponent(runId)}`;
 }
 
-/** Task, algorithm and model, as far as somebody has said them. */
+/** Returns task, algorithm and model, as far as the run has them. */
 export function purpose({task, algorithm, model}) {
   return [task, algorithm, model].filter(Boolean).join(", ");
 }

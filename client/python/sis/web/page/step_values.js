@@ -3,7 +3,7 @@
 
 import {number} from "./format.js";
 
-/** Of one entry of ListSteps. Rates and means are null where nothing was scored. */
+/** Returns the values of one entry of ListSteps. Rates and means are null without scored tokens. */
 export function stepValues({draw, step}) {
   const totals = step.totals ?? {};
   const of = name => Number(totals[name] ?? 0);
