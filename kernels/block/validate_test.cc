@@ -1,19 +1,16 @@
 #include "kernels/block/validate.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/block/block.h"
 
 namespace sis {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr float kUnused = -std::numeric_limits<float>::infinity();
@@ -47,29 +44,6 @@ auto Names(const char* field, const char* value) {
 auto NamesSlot(const char* field, const char* slot, const char* value) {
   return IsInvalid(
       AllOf(HasSubstr(field), HasSubstr("position 41"), HasSubstr(slot), HasSubstr(value)));
-}
-
-TEST(ValidateRecordsTest, AcceptsAValidRecordAndWritesItsRanks) {
-  Record record;
-  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
-  EXPECT_THAT(record.counts, ElementsAre(2, 3));
-  EXPECT_THAT(record.ranks, ElementsAre(0, 1));
-}
-
-TEST(ValidateRecordsTest, ASampledTokenThatIsInNoSlotIsOutside) {
-  Record record;
-  record.sampled_ids[1] = 42;
-  record.sampled_log_probs[1] = -8.0f;
-  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
-  EXPECT_THAT(record.ranks, ElementsAre(0, kBlockRankOutside));
-}
-
-TEST(ValidateRecordsTest, AcceptsAnEmptySet) {
-  Record record;
-  record.ids = {-1, -1, -1, -1, -1, -1};
-  record.log_probs.assign(6, kUnused);
-  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
-  EXPECT_THAT(record.ranks, ElementsAre(kBlockRankOutside, kBlockRankOutside));
 }
 
 TEST(ValidateRecordsTest, AcceptsTheSlackOfRounding) {
