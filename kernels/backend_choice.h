@@ -1,4 +1,4 @@
-// Which backend a process uses, and why.
+// Chooses the backend of a process.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,22 @@
 
 namespace sis {
 
-// kAuto: CUDA if there is a device that gives the right bytes, otherwise the CPU.
+// kAuto: CUDA if a device passes the self-check, otherwise the CPU.
 enum class BackendKind { kAuto, kCpu, kCuda };
 
-// "auto", "cpu" or "cuda".
+// Parses "auto", "cpu" or "cuda".
 std::optional<BackendKind> ParseBackendKind(std::string_view name);
 
 struct BackendChoice {
   std::unique_ptr<const Backend> backend;
-  // Why this one, for a log line.
+  // The reason of the choice, for a log line.
   std::string reason;
-  // How much memory of the device holds copies of blocks, and why; empty without a device.
+  // The device's memory for copies of blocks, with the reason; empty without a device.
   std::string device_cache;
 };
 
-// Never fails: where there is no CUDA, or it doesn't work, the CPU takes its place, and the reason
-// says so. That of CUDA falls back to the CPU by itself if the device fails later.
+// Never fails: without a working CUDA device, chooses the CPU, and gives the reason. The CUDA
+// backend falls back to the CPU if the device fails later.
 BackendChoice ChooseBackend(BackendKind kind, const cuda::DeviceCacheOptions& device_cache = {});
 
 }  // namespace sis

@@ -40,12 +40,12 @@ INSTANTIATE_TEST_SUITE_P(EveryTarget, SimdBlockTest,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
 
-// A block in exactly as many bytes as it has, so that a sanitizer sees what is read beyond.
+// Returns a block in memory of exact size, so that sanitizers detect reads beyond it.
 std::vector<std::byte> BytesOf(const RandomBlock& block) {
   return {block.block().begin(), block.block().end()};
 }
 
-// The block with ids of four bytes.
+// Returns the block with ids of four bytes.
 std::vector<std::byte> WithWideIds(const BlockView& block) {
   BlockHeader header = block.header;
   header.id_bytes = 4;
@@ -114,8 +114,8 @@ TEST_P(SimdBlockTest, WritesBlocksAsDefined) {
   }
 }
 
-// A depth that a multiplier just divides, or just not, is divided exactly. With smaller multipliers
-// so many slots would have too much mass.
+// Depths at and next to multiples of a multiplier are divided exactly. With smaller multipliers the
+// slots would have too much mass.
 TEST_P(SimdBlockTest, RoundsExactly) {
   for (uint32_t multiplier = 12; multiplier <= kMaxMultiplier16; ++multiplier) {
     Records records{16, {}, {}, {}, {}};
@@ -177,7 +177,7 @@ TEST_P(SimdBlockTest, ReadsBlocksAsDefined) {
   }
 }
 
-// Writes what is at the edge of being valid to a section, wherever that is.
+// Writes a value near the limit of validity to any section.
 void Damage(std::mt19937& random, const BlockLayout& at, const BlockHeader& header,
             std::vector<std::byte>& block) {
   const size_t positions = header.positions, slots = header.used_slots;

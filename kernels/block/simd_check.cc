@@ -33,10 +33,10 @@ bool AreValid(const BlockView&) { return false; }
 constexpr size_t kFewPositions = 8;
 static_assert(kFewPositions * 8 >= kLanes * sizeof(float));
 
-// Longer sets are not compared in pairs.
+// Maximum size of sets whose ids are compared in pairs.
 constexpr size_t kComparedSlots = 64;
 
-// How often a value is followed by one that may not follow it within a position.
+// Returns how often a value is followed by one that must not follow it within a position.
 size_t WrongSteps(const uint16_t* codes, size_t count) {
   const hn::Repartition<uint16_t, FloatTag> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -68,12 +68,11 @@ size_t WrongSteps(const float* log_probs, size_t count) {
   for (; i < count; ++i) total += !(log_probs[i] <= log_probs[i - 1]);
   return total;
 }
-// Whether the step between two positions counts among them. It does so wherever it would be wrong
-// between numbers.
+// Returns true if WrongSteps counts the step between two positions, which is legal there.
 bool IsWrongStep(uint16_t before, uint16_t code) { return code < before; }
 bool IsWrongStep(float before, float log_prob) { return log_prob > before; }
 
-// How often an id is followed by a smaller one of equal log-prob.
+// Returns how often an id is followed by a smaller one with equal log-prob.
 HWY_INLINE size_t FallingTies(const float* log_probs, const int32_t* ids, size_t count) {
   const FloatTag d;
   const Int32Tag di;
@@ -87,7 +86,8 @@ HWY_INLINE size_t FallingTies(const float* log_probs, const int32_t* ids, size_t
   return total;
 }
 
-// 2^x for x in [-120, 10], or up to 1.0037 of it: for sums that are compared with a limit.
+// Returns 1 to 1.0037 times 2^x for x in [-120, 10]: an upper bound, for sums that are compared
+// with a limit.
 HWY_INLINE Floats PowerOf2AtLeast(Floats x) {
   const Floats n = hn::Round(x);
   const Floats f = hn::Sub(x, n);
@@ -99,7 +99,7 @@ HWY_INLINE Floats PowerOf2AtLeast(Floats x) {
 
 constexpr float kLog2E = 1.44269504f;
 
-// At least the mass of a position, in parts.
+// Returns an upper bound of the mass of a position, in parts.
 HWY_INLINE Floats MassParts(const uint16_t* codes, size_t count, float multiplier) {
   const FloatTag d;
   const hn::Rebind<uint16_t, FloatTag> d16;
@@ -125,7 +125,7 @@ HWY_INLINE Floats MassParts(const float* log_probs, size_t count, float) {
   return sum;
 }
 
-// Adds up lanes that are a multiple of four apart.
+// Adds lanes whose distance is a multiple of four.
 template <class D>
 HWY_INLINE auto FoldToFour(D /*d*/, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -136,7 +136,7 @@ HWY_INLINE auto FoldToFour(D /*d*/, hn::Vec<D> v) {
   }
 }
 
-// The sum of each of kLanes vectors.
+// Returns the sums of kLanes vectors.
 HWY_INLINE Floats SumOfEach(const Floats (&vectors)[kLanes]) {
   const FloatTag d;
   const hn::CappedTag<float, 4> d4;
@@ -151,7 +151,7 @@ HWY_INLINE Floats SumOfEach(const Floats (&vectors)[kLanes]) {
   return hn::Load(d, sums);
 }
 
-// kLanes positions, or fewer at the end: what they have a number of each.
+// Numbers of kLanes positions, or fewer at the end.
 struct Group {
   size_t count;
   uint32_t begins[kLanes] = {};  // of their slots, from the group's first
@@ -180,7 +180,7 @@ HWY_INLINE bool SetsAreValid(const Group& group, const int32_t* ids) {
     LoadRanks(ids, group.begins, rank, some);
     for (size_t i = 0; i < kRanksAtOnce; ++i) {
       const auto slot = static_cast<int32_t>(rank + i);
-      // Unused slots hold what no other does.
+      // Gives unused slots unique values.
       some[i] = hn::IfThenElse(hn::Gt(counts, hn::Set(di, slot)), some[i], hn::Set(di, -1 - slot));
       ranks = hn::IfThenElse(hn::Eq(some[i], sampled), hn::Set(di, slot), ranks);
       for (size_t j = 0; j < i; ++j) repeated = hn::Or(repeated, hn::Eq(some[i], some[j]));
@@ -195,7 +195,7 @@ HWY_INLINE bool SetsAreValid(const Group& group, const int32_t* ids) {
   return hn::AllFalse(di, repeated) && hn::AllTrue(di, hn::Eq(ranks, hn::Load(di, group.ranks)));
 }
 
-// The same, for sets with any number of slots.
+// Like SetsAreValid, for sets of any size.
 HWY_INLINE bool LongSetsAreValid(const Group& group, const int32_t* ids, DistinctIds& distinct) {
   const Int32Tag di;
   for (size_t i = 0; i < group.count; ++i) {
@@ -247,7 +247,7 @@ class Checker {
       if (!all_are_ids(group.sampled_ids, group.count) || !all_are_ids(ids_, group.slots)) {
         return false;
       }
-      // Pairs are compared sooner if there are few, or most lanes have as many.
+      // Comparing pairs is faster for small sets, or if most lanes have sets of this size.
       const size_t longest = group.longest;
       const bool in_pairs =
           longest <= 24 || (longest <= kComparedSlots && longest * longest <= 8 * group.slots);
@@ -264,7 +264,8 @@ class Checker {
       wrong_steps += group.steps;
       first_slot += group.slots;
     }
-    // If all are numbers, none is wrong within a position. That the first is one no step says.
+    // If both numbers are equal, no step within a position is wrong, and all values after the first
+    // one are not NaN. The first value is checked separately.
     return WrongSteps(log_probs_, first_slot) == wrong_steps &&
            (kFixed || first_slot == 0 || log_probs_[0] <= kRoundingSlack);
   }
@@ -272,7 +273,7 @@ class Checker {
  private:
   static constexpr bool kFixed = sizeof(Code) == sizeof(uint16_t);
 
-  // False if a rank is that of no slot.
+  // Returns false if a rank is not that of a slot.
   HWY_INLINE bool Read(size_t index, size_t first_slot, Group& group) const {
     group.count = std::min<size_t>(kLanes, block_.header.positions - index);
     for (size_t i = 0; i < kLanes; ++i) {
@@ -300,7 +301,7 @@ class Checker {
     return true;
   }
 
-  // How many steps from one position of the group to the next go down.
+  // Returns how many steps between positions of the group FallingTies counts. They are legal there.
   HWY_INLINE size_t FallingBorders(const Group& group, size_t first_slot) const {
     size_t total = 0;
     for (size_t i = 1; i < group.count; ++i) {
@@ -326,7 +327,7 @@ class Checker {
           MassParts(log_probs_ + first_slot + group.begins[i], static_cast<size_t>(group.counts[i]),
                     static_cast<float>(group.multipliers[i]));
     }
-    // Beside the slack, there is room for what is lost in adding up to 254 floats in another order.
+    // The margin allows for the error of adding up to 254 floats in another order.
     constexpr float kSurely = 1.0f + kRoundingSlack - 0x1p-12f;
     const auto surely = hn::Le(SumOfEach(parts), Constant(kSurely));
     if (HWY_LIKELY(hn::AllTrue(FloatTag(), surely))) return true;
@@ -348,7 +349,7 @@ class Checker {
     return true;
   }
 
-  // The first log-prob of a position is at most 1/64 as its mass is.
+  // The first log-prob of a position is at most 1/64 because its mass is.
   HWY_INLINE bool LogProbsAreValid(const Group& group) const {
     const FloatTag d;
     const Int32Tag di;
@@ -387,7 +388,7 @@ class Checker {
   const Code* const log_probs_;
   const std::byte* const end_;
   DistinctIds distinct_;
-  // The ids of a group; vectors read up to a whole set behind them.
+  // The ids of a group; vectors read up to a whole set beyond them.
   HWY_ALIGN int32_t ids_[(kLanes + 1) * kMaxBlockSlots + 2 * kLanes];
 };
 

@@ -59,9 +59,9 @@ void Ids(const BlockView& block, const std::byte* from, std::span<int32_t> ids) 
   });
 }
 
-// Fills rows [T, slots]. read(position, used slot) gives a vector whose first value is the slot's,
-// and read_one(position, used slot) that value alone. `bytes` begin with the section; read takes
-// `vector_bytes` from the place of the slot, which has `slot_bytes`.
+// Fills rows [T, slots]. read(position, used slot) returns a vector whose first value is the
+// slot's, and read_one(position, used slot) only that value. `bytes` begins with the section. A
+// slot has `slot_bytes`, and read loads `vector_bytes` from it on.
 template <typename T, class Read, class ReadOne>
 HWY_INLINE void Rows(const BlockView& block, std::span<const std::byte> bytes, size_t slot_bytes,
                      size_t vector_bytes, size_t slots, T unused, std::span<T> rows,
@@ -72,7 +72,7 @@ HWY_INLINE void Rows(const BlockView& block, std::span<const std::byte> bytes, s
   for (uint32_t i = 0; i < block.header.positions; ++i) {
     const size_t count = block.counts[i];
     T* const row = rows.data() + i * slots;
-    // Vectors end behind the row, in the next ones, and there behind the used slots.
+    // Vectors may end beyond the row, in later rows, and beyond the used slots.
     if (HWY_LIKELY(i * slots + slots + kLanes <= rows.size() &&
                    (used + count) * slot_bytes + vector_bytes <= bytes.size())) {
       size_t slot = 0;

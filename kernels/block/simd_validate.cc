@@ -27,15 +27,15 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// The caller checks one by one.
+// Without vectors: the caller checks one by one.
 bool RecordsAreValid(const RecordView&, size_t, int32_t, float, uint8_t*, uint8_t*) {
   return false;
 }
 
 #else
 
-// The sets of kLanes positions, rank by rank: of records, of records whose used ids are known to
-// differ, both also where a mass cuts them. Slots behind a cut count as unused, whatever they hold.
+// Kinds of sets: of records, or of records whose used ids are known to differ; either may be cut at
+// a mass. Slots after a cut count as unused, whatever their values.
 enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord };
 
 constexpr bool HasDistinctIds(SetKind kind) {
@@ -45,13 +45,13 @@ constexpr bool IsCut(SetKind kind) {
   return kind == SetKind::kCutRecord || kind == SetKind::kDistinctCutRecord;
 }
 
-// Ids of larger sets are not compared in pairs.
+// Returns the maximum size of sets whose ids are compared in pairs.
 constexpr size_t ComparedSlots(bool is_cut) { return is_cut ? 24 : 64; }
 
 template <SetKind kKind>
 class SetChecker {
  public:
-  // `mass`: where counts() ends.
+  // `mass` is the mass at which counts() ends.
   HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs, float mass)
       : sampled_ids_(sampled_ids),
         sampled_log_probs_(sampled_log_probs),
@@ -68,7 +68,7 @@ class SetChecker {
     valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
   }
 
-  // Adds the ids and log-probs of `rank` and the ranks after it. Makes slots behind a cut unused.
+  // Adds the ids and log-probs of `rank` and the ranks after it. Makes slots after a cut unused.
   template <size_t kCount>
   HWY_INLINE void Add(Int32s (&ids)[kCount], Floats (&log_probs)[kCount], size_t rank) {
     Floats exponentials[kCount];
@@ -90,7 +90,7 @@ class SetChecker {
     const Mask mass = hn::Le(mass_, Constant(1.0f + kRoundingSlack));
     return hn::AllTrue(FloatTag(), hn::And(hn::And(valid_, in_vocabulary), mass));
   }
-  // The slot of each sampled token.
+  // Returns the slot of each sampled token.
   HWY_INLINE Int32s ranks() const { return ranks_; }
   // Returns the number of leading slots that reach the mass, or of all used slots.
   HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
@@ -102,7 +102,7 @@ class SetChecker {
     return hn::RebindMask(FloatTag(), mask);
   }
 
-  // The sets that have not reached their mass. A set whose mass is NaN is invalid anyway.
+  // Returns the sets that have not reached their mass. A set whose mass is NaN is invalid anyway.
   HWY_INLINE Mask IsOpen() const { return hn::Lt(mass_, mass_target_); }
   HWY_INLINE void Cut(Int32s& ids, Floats& log_probs) {
     const Int32Tag di;
@@ -111,7 +111,7 @@ class SetChecker {
     log_probs = hn::IfThenElse(is_open, log_probs, Constant(kMinusInfinity));
   }
 
-  // Compares the ids with each other and with all before them. Unused slots all have the same id.
+  // Compares the ids with each other and with all earlier ones. Unused slots all have the same id.
   template <size_t kCount>
   HWY_INLINE void CheckDistinct(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount],
                                 size_t rank) {
@@ -138,7 +138,7 @@ class SetChecker {
     minus_counts_ = hn::Add(minus_counts_, hn::VecFromMask(di, hn::RebindMask(di, used)));
     const Mask has_id = AsMask(hn::Ne(id, hn::Set(di, -1)));
     valid_ = hn::AndNot(hn::Xor(used, has_id), valid_);
-    // Neither NaN nor above the slack, and nothing used after an unused slot.
+    // False for NaN, values above the slack, and used slots after an unused one.
     const Mask sorted = hn::Le(log_prob, last_log_prob_);
     valid_ = hn::And(valid_, sorted);
     const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
@@ -170,17 +170,17 @@ class SetChecker {
   HWY_ALIGN int32_t ids_[HasDistinctIds(kKind) ? 1 : ComparedSlots(IsCut(kKind)) * kLanes];
 };
 
-// Rows of kLanes positions at a time.
+// Reads rows of kLanes positions at a time.
 template <typename T>
 class Rows {
  public:
   Rows(std::span<const T> values, size_t slots) : values_(values), slots_(slots) {}
 
-  // The rows from position `index` on, copied where vectors would read beyond the array.
+  // Returns the rows from position `index` on, copied if vectors would read beyond the array.
   HWY_INLINE const T* From(size_t index) {
     const std::span rest = values_.subspan(index * slots_);
     if (rest.size() > kLanes * slots_ + kLanes) return rest.data();
-    // The last lanes hold the last position again.
+    // Repeats the last position in the remaining lanes.
     for (size_t lane = 0; lane < kLanes; ++lane) {
       const size_t position = std::min(lane, rest.size() / slots_ - 1);
       std::memcpy(last_ + lane * slots_, rest.data() + position * slots_, slots_ * sizeof(T));
@@ -246,7 +246,7 @@ bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_si
   return true;
 }
 
-// Fewer are checked sooner one by one.
+// Fewer positions are checked faster one by one.
 constexpr size_t kFewPositions = 4;
 
 bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, float mass,
@@ -277,7 +277,7 @@ namespace {
 
 HWY_EXPORT(RecordsAreValid);
 
-// covered < mass if and only if it is below this, for every float.
+// Returns the float for which covered < mass if and only if covered is below it, for every float.
 float RoundedUp(double mass) {
   const auto nearest = static_cast<float>(mass);
   return nearest < mass ? std::nextafter(nearest, 2.0f) : nearest;

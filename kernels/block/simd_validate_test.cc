@@ -21,7 +21,7 @@ namespace {
 
 constexpr int32_t kVocabularySize = 3000;
 
-// Valid ones, with ties and masses up to the most that is valid.
+// Returns valid records, with ties and masses up to the maximum.
 Records ValidRecords(std::mt19937& random, size_t slots, size_t n) {
   Records records{slots, {}, {}, {}, {}};
   for (size_t i = 0; i < n; ++i) {
@@ -59,7 +59,7 @@ T OneOf(std::mt19937& random, std::initializer_list<T> values) {
   return values.begin()[random() % values.size()];
 }
 
-// Changes one value, so that the records may not be valid any more.
+// Changes one value, which may make the records invalid.
 void Spoil(std::mt19937& random, size_t slots, Records& records) {
   const size_t slot = random() % records.ids.size();
   const size_t other = random() % records.ids.size();
@@ -102,7 +102,7 @@ struct Written {
   friend bool operator==(const Written&, const Written&) = default;
 };
 
-// By ValidateRecords of one position, which is not looked at on vectors.
+// Calls ValidateRecords position by position, which does not use vectors.
 bool AllValid(const Records& records, double mass, Written& written) {
   for (size_t i = 0; i < records.size(); ++i) {
     if (!ValidateRecords(records.view(i, 1), static_cast<int>(records.slots), kVocabularySize, 0,
@@ -115,7 +115,7 @@ bool AllValid(const Records& records, double mass, Written& written) {
   return true;
 }
 
-// Valid or not.
+// Returns records cut at the mass. They may be invalid.
 Records Cut(const Records& records, double mass) {
   Records cut = records;
   const size_t slots = records.slots;
@@ -124,7 +124,7 @@ Records Cut(const Records& records, double mass) {
     for (size_t place = i * slots; place < (i + 1) * slots; ++place) {
       const bool open = covered < mass;
       const float log_prob = records.log_probs[place];
-      // The mass of what is invalid does not matter.
+      // The mass of invalid values does not matter.
       if (open) covered = covered + (log_prob <= kRoundingSlack ? Exp32(log_prob) : 1.0f);
       if (open) continue;
       cut.ids[place] = -1;
@@ -134,7 +134,7 @@ Records Cut(const Records& records, double mass) {
   return cut;
 }
 
-// Now and then what slots of the first set cover, or hardly more.
+// Returns a mass; sometimes exactly that of some slots of the first set, or slightly more.
 double Target(std::mt19937& random, const Records& records) {
   if (random() % 3 == 0) return OneOf(random, {0.01, 0.5, 0.9, 0.97, 0.999999});
   const size_t count = 1 + random() % records.slots;

@@ -48,8 +48,8 @@ void WriteIdsOf(std::span<const int32_t> ids, size_t slots, std::span<const uint
 
 #else
 
-// Calls write(i, first value, used values) for each row; up to a vector beyond the used values may
-// be read.
+// Calls write(i, first value, used values) for each row. `write` may read up to a vector beyond the
+// used values.
 template <typename T, class Write>
 HWY_INLINE void VisitRows(std::span<const T> rows, size_t slots, std::span<const uint8_t> counts,
                           const Write& write) {
@@ -74,7 +74,7 @@ void WriteCodesOf(std::span<const float> log_probs, size_t slots, std::span<cons
     for (size_t slot = 0; slot < used; slot += kLanes) {
       const Floats scaled = hn::Mul(LoadFloats(row + slot), Constant(0x1p18f));
       const Floats depths = hn::Sub(Constant(4096.0f), hn::Floor(scaled));
-      // Depths are below 2^24, so a quotient that is rounded to an integer is one.
+      // Depths are below 2^24, so only exact quotients round to an integer.
       const Int32s some = hn::ConvertTo(Int32Tag(), hn::Ceil(hn::Div(depths, multiplier)));
       hn::StoreU(hn::DemoteTo(d16, some), d16, to + slot);
     }

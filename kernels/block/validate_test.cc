@@ -59,11 +59,12 @@ TEST(ValidateRecordsTest, ZerosOfEitherSignTie) {
   record.sampled_ids[1] = 42;
   record.log_probs = {-0.5f, -2.0f, kUnused, -0.0f, 0.0f, -8.0f};
   record.ids = {7, 0, -1, 99, 3, 5};
-  // A mass of 2 is refused as well, but later: the tie is what is seen first.
+  // A mass of 2 is invalid too, but the tie is found first.
   EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 1", "id 3"));
 }
 
-// Most pairs of ids differ in the filter that goes before the comparison: all must be found.
+// Most pairs of ids already differ in the filter before the comparison. All duplicates must be
+// found.
 TEST(ValidateRecordsTest, FindsADuplicateOfAnyIdAtAnyDistance) {
   for (int32_t twice = 0; twice < kVocabularySize; ++twice) {
     std::vector<int32_t> ids;

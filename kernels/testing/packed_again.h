@@ -28,7 +28,7 @@ inline std::optional<std::vector<std::byte>> PackedAgain(const BlockView& block,
   ReadBlockIdRows(block, slots, ids);
   ReadBlockLogProbRows(block, slots, log_probs);
   for (size_t i = 0; i < positions; ++i) {
-    // Rounded, the sampled token's slot holds less than its log-prob.
+    // Rounding makes the slot's value smaller than the sampled token's log-prob.
     if (block.ranks[i] != kBlockRankOutside) sampled[i] = log_probs[i * slots + block.ranks[i]];
     for (size_t slot = 1; slot < block.counts[i]; ++slot) {
       const size_t at = i * slots + slot;

@@ -36,8 +36,8 @@ struct Records {
   }
 };
 
-// The vocabulary must be larger than `slots`. Sets have any number of slots; about a third of the
-// sampled tokens is outside.
+// Returns random records. The vocabulary must be larger than `slots`. Sets have any number of
+// slots; about a third of the sampled tokens is outside.
 inline Records RandomRecords(size_t slots, int32_t vocabulary_size, size_t positions,
                              uint32_t seed) {
   RandomPositions random(seed);
@@ -58,7 +58,7 @@ inline Records RandomRecords(size_t slots, int32_t vocabulary_size, size_t posit
       slot = end;
     }
     const bool inside = position.used > 0 && random.Below(3) > 0;
-    // Sampled tokens are likely ones.
+    // Samples probable tokens more often.
     const size_t drawn = inside ? random.Below(1 + random.Below(position.used)) : 0;
     records.sampled_ids.push_back(inside ? ids[drawn] : other_id);
     records.sampled_log_probs.push_back(inside ? position.behavior[drawn] : -12.3456789f);

@@ -1,5 +1,5 @@
-// Random positions for the tests: sharp and flat, short and full, tied, with tails that no code
-// reaches.
+// Random positions for tests: sharp and flat distributions, short and full sets, ties, and tails
+// below the lowest code.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class RandomPositions {
     return position;
   }
 
-  // In [0, bound).
+  // Returns a number in [0, bound).
   size_t Below(size_t bound) {
     return std::uniform_int_distribution<size_t>(0, bound - 1)(random_);
   }

@@ -13,7 +13,7 @@ class DeviceStage final : public Stage {
  public:
   explicit DeviceStage(std::byte* resident) : resident_(resident) {}
   ~DeviceStage() override {
-    // Nothing may copy from or to memory that is freed.
+    // Waits for copies from and to the memory that is freed.
     if (stream_.get() != nullptr) cudaStreamSynchronize(stream_.get());
   }
 

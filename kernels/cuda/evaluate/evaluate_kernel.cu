@@ -5,7 +5,7 @@
 namespace sis::cuda {
 namespace {
 
-// Two's complement: the unsigned sum has the bits of the signed one.
+// Adds as unsigned: in two's complement the sum has the same bits.
 struct AtomicAdd {
   __device__ void operator()(int64_t& sum, int64_t addend) const {
     atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(addend));

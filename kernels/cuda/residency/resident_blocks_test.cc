@@ -171,7 +171,7 @@ TEST_F(ResidentBlocksTest, BlocksWithoutATagOrLargerThanASlabAreNotKept) {
   without.Done();
 }
 
-// Whatever the sizes, less than the largest copy is wasted of a slab.
+// For all sizes, less than the largest copy is wasted per slab.
 TEST_F(ResidentBlocksTest, BlocksOfAllSizesFillTheMemory) {
   HostResidentMemory memory(8 * kSlab);
   ResidentBlocks resident(memory, kSlab);
@@ -181,11 +181,11 @@ TEST_F(ResidentBlocksTest, BlocksOfAllSizesFillTheMemory) {
     blocks.emplace_back(1 + random() % (2 * ResidentBlocks::kAlignment));
   Read(resident, blocks);
   EXPECT_GT(resident.stats().evictions, 0);
-  // But for the slab that is being filled.
+  // Except for the slab that is being filled.
   EXPECT_GE(resident.stats().used_bytes, 7 * (kSlab - 2 * ResidentBlocks::kAlignment + 1));
 }
 
-// A large block that is turned away leaves the rest of a slab to small ones.
+// A large block without a copy leaves the rest of a slab to small ones.
 TEST_F(ResidentBlocksTest, SmallBlocksFollowALargeOneThatDoesNotFit) {
   HostResidentMemory memory(kSlab);
   ResidentBlocks resident(memory, kSlab);
@@ -198,7 +198,7 @@ TEST_F(ResidentBlocksTest, SmallBlocksFollowALargeOneThatDoesNotFit) {
   EXPECT_EQ(Find(use, small), kSlab / 2);
 }
 
-// A turned-away block that comes in pieces is one reading of it, not a reason to take it in.
+// Several ranges of a block without a copy count as one read, which does not justify a copy.
 TEST_F(ResidentBlocksTest, PiecesOfABlockAreReadOnce) {
   HostResidentMemory memory(kSlab);
   ResidentBlocks resident(memory, kSlab);
@@ -214,8 +214,8 @@ TEST_F(ResidentBlocksTest, PiecesOfABlockAreReadOnce) {
   EXPECT_EQ(Read(resident, second), 8);
 }
 
-// Random batches, several in flight, blocks of three sizes that come and go: locations in
-// use never overlap, and whatever is found is what was written there.
+// Random batches, several in flight, with blocks of three sizes: locations in use never overlap,
+// and found copies have the written content.
 TEST_F(ResidentBlocksTest, OffsetsHoldTheCopiedBlocks) {
   constexpr size_t kSlabs = 7;
   HostResidentMemory memory(kSlabs * kSlab);

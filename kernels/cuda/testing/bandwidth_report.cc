@@ -36,7 +36,7 @@ struct Spread {
   double most;
 };
 
-// A line about a batch that is read from the device's memory again and again.
+// Prints a line about a batch that is read repeatedly from the device's memory.
 absl::Status ReportCase(int slots, bool cut, Packing packing, std::ostream& out) {
   std::mt19937_64 random(1);
   const Packed packed(cut ? PositionsCutToMass(random, slots, kPositions)

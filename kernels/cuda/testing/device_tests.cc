@@ -1,5 +1,5 @@
-// One program for a machine with a GPU: everything that a device must do as the host does, and how
-// fast it does it.
+// One program for a machine with a GPU: tests that the device gives the host's results, and
+// measures its speed.
 //
 //   device_tests [GoogleTest's flags]   the tests; of the conformance suite only what runs on CUDA
 //   device_tests --bandwidth            reports the kernel's speed instead
@@ -42,7 +42,7 @@ TEST_F(DeviceTest, IsAmongTheBackendsOfTheConformanceSuite) {
     on_device +=
         backend->name().starts_with("cuda/") && !backend->name().starts_with("cuda/on_host");
   }
-  EXPECT_EQ(on_device, 2);  // as it is, and with blocks that stay
+  EXPECT_EQ(on_device, 2);  // without and with resident blocks
 }
 
 // Blocks that the suite evaluates twice are resident the second time. Otherwise the suite would not
@@ -62,7 +62,8 @@ TEST_F(DeviceTest, BlocksStay) {
 
 using DeviceDeathTest = DeviceTest;
 
-// One thread evaluates again and again, before and after the device fails. 0: always the same.
+// One thread evaluates repeatedly, before and after the device fails. Returns 0 if all results are
+// equal.
 int EvaluateWhileTheDeviceFails() {
   absl::StatusOr<CudaBackend> cuda =
       NewCudaBackend(std::make_unique<ScalarBackend>(), {.bytes = int64_t{1} << 24});
@@ -87,10 +88,10 @@ int EvaluateWhileTheDeviceFails() {
   return !trapped.ok() && same ? 0 : 1;
 }
 
-// In a process of its own, as what fails there fails for good.
+// Runs in a separate process, because the device's failure is permanent.
 TEST_F(DeviceDeathTest, TheAnswersAreTheSameWhenTheDeviceFails) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  // No destructors: they would ask the device that failed.
+  // Skips destructors, which would call the failed device.
   EXPECT_EXIT(std::_Exit(EvaluateWhileTheDeviceFails()), testing::ExitedWithCode(0),
               "backend: cuda/.* failed, from now on scalar");
 }

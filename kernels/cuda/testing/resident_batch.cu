@@ -13,10 +13,11 @@ namespace {
 
 constexpr unsigned kReadThreads = 512;
 constexpr unsigned kReadBlocks = 4096;
-// Reads that a thread has on their way.
+// Number of a thread's outstanding reads.
 constexpr int kReadsAhead = 4;
 
-// Every 16 bytes once, neighbours by neighbours; what is read must matter, or nothing would be.
+// Reads every 16 bytes once; neighbouring threads read neighbours. The values must be used, or the
+// compiler would remove the reads.
 __global__ void ReadAll(const uint4* words, size_t count, uint32_t* never) {
   const size_t stride = size_t{gridDim.x} * blockDim.x;
   uint32_t all = 0;
@@ -69,7 +70,7 @@ absl::StatusOr<double> SecondsOf(const Launch& launch) {
 class Resident final : public ResidentBatch {
  public:
   absl::Status Fill(const Batch& batch, size_t copies) {
-    // The block's own ranges and tiles come along in each copy, unread: the kernel gets these.
+    // Each copy contains ranges and tiles, but the kernel reads these instead.
     std::vector<std::byte> block(batch.input_bytes());
     batch.WriteInput(block.data());
     const size_t stride = (block.size() + kAlignment - 1) / kAlignment * kAlignment;

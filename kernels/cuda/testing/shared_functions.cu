@@ -27,7 +27,7 @@ __global__ void Map(Function function, const In* in, Out* out, size_t count) {
   if (i < count) out[i] = function(in[i]);
 }
 
-// Device memory that is freed with the object; null if there was none.
+// Device memory, freed by the destructor; null if the allocation failed.
 template <typename T>
 class DeviceArray {
  public:

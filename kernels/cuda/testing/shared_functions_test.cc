@@ -1,5 +1,4 @@
-// The shared functions give the same bits on the device as on the host. Where there is no device,
-// that is said.
+// The shared functions give the same bits on the device as on the host. Skipped without a device.
 #include "kernels/cuda/testing/shared_functions.h"
 
 #include <gtest/gtest.h>
