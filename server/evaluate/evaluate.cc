@@ -138,8 +138,16 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
     const ObservedCorrection& observed = input_.observe[j];
     CorrectionSums& sums = counted.observed[observed.name.name];
     if (const auto* mask = std::get_if<SequenceMask>(&observed.correction); mask != nullptr) {
-      sums += mask->Apply(part.counted.statistics.plain, results_[i].log_ratio_sum,
-                          results_[i].sums.scored());
+      const int64_t log_product = results_[i].log_ratio_sum;
+      const CorrectionSums& plain = part.counted.statistics.plain;
+      if (!mask->Keeps(log_product, results_[i].sums.scored())) {
+        sums += ZeroEverywhere(plain);
+      } else if (mask->weight == v1::ObservedCorrection::SEQUENCE_WEIGHT_PRODUCT) {
+        sums += SumsOfProduct(part.scored, log_product);
+      } else {
+        sums +=
+            mask->weight == v1::ObservedCorrection::SEQUENCE_WEIGHT_ONE ? part.observed[j] : plain;
+      }
     } else if (const Gspo* gspo = ObservedGspo(observed.correction); gspo != nullptr) {
       sums += SumsOfGspo(*gspo, part.scored, results_[i].policy_log_ratio);
     } else {

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/decide/algorithms/parameter_range.h"
 #include "kernels/numerics/log64.h"
 #include "server/evaluate/parse_algorithm.h"
 
@@ -90,10 +91,19 @@ absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
 }
 
 absl::StatusOr<SequenceMask> ParseMask(const v1::ObservedCorrection::SequenceMask& message) {
-  const SequenceMask mask{message.lower(), message.upper()};
-  if (mask.lower >= 0 && mask.lower <= mask.upper && std::isfinite(mask.upper)) return mask;
-  return absl::InvalidArgumentError(absl::StrCat("sequence_mask: [", mask.lower, ", ", mask.upper,
-                                                 "] is not within [0, infinity)"));
+  SequenceMask mask{message.lower(), message.upper(), message.weight()};
+  if (!(mask.lower >= 0 && mask.lower <= mask.upper && std::isfinite(mask.upper))) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence_mask: [", mask.lower, ", ", mask.upper,
+                                                   "] is not within [0, infinity)"));
+  }
+  if (!v1::ObservedCorrection::SequenceWeight_IsValid(mask.weight)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence_mask.weight: ", static_cast<int>(mask.weight), " is not a weight"));
+  }
+  if (mask.weight == v1::ObservedCorrection::SEQUENCE_WEIGHT_UNSPECIFIED) {
+    mask.weight = v1::ObservedCorrection::SEQUENCE_WEIGHT_RATIO;
+  }
+  return mask;
 }
 
 // Parses the correction, and a text that differs from that of every other correction.
@@ -126,22 +136,44 @@ absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
           absl::StrCat("sequence_mask ", message.sequence_mask().SerializeAsString());
       return observed;
     }
+    case v1::ObservedCorrection::kTokenMask: {
+      const float distance = message.token_mask().max_distance();
+      absl::Status status = CheckRange("token_mask.max_distance", distance, 0, 1);
+      if (!status.ok()) return status;
+      observed.correction = TokenMask{{.threshold = distance}};
+      observed.name.definition =
+          absl::StrCat("token_mask ", message.token_mask().SerializeAsString());
+      return observed;
+    }
     case v1::ObservedCorrection::CORRECTION_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("correction: none is set");
 }
 
+CorrectionSums SumsOfWeights(const ScoredPositions& positions, const std::vector<float>& weights) {
+  const std::vector<Decision> scored(weights.size(), Decision::kRejected);
+  return SumsOf({.decisions = scored,
+                 .log_ratios = positions.log_ratios,
+                 .log_envelopes = {},
+                 .covered_masses = {},
+                 .acceptance_probabilities = {},
+                 .advantages = positions.advantages},
+                weights);
+}
+
 }  // namespace
 
-CorrectionSums SequenceMask::Apply(const CorrectionSums& plain, int64_t log_ratio_sum,
-                                   int64_t scored) const {
-  if (scored == 0) return plain;
-  const double mean = FromFixed(log_ratio_sum) / static_cast<double>(scored);
+bool SequenceMask::Keeps(int64_t log_ratio_sum, int64_t scored) const {
+  if (scored == 0) return true;
+  double measure = FromFixed(log_ratio_sum);
+  if (weight != v1::ObservedCorrection::SEQUENCE_WEIGHT_PRODUCT) {
+    measure /= static_cast<double>(scored);
+  }
   const auto log = [](double bound) {
     return bound == 0 ? -std::numeric_limits<double>::infinity() : Log64(bound);
   };
-  return mean >= log(lower) && mean <= log(upper) ? plain : ZeroEverywhere(plain);
+  return measure >= log(lower) && measure <= log(upper);
 }
 
 LogRatioSum SumOfPolicyLogRatios(const ScoredPositions& positions) {
@@ -169,14 +201,12 @@ CorrectionSums SumsOfGspo(const Gspo& gspo, const ScoredPositions& positions,
   }
   std::vector<float> coefficients(count);
   gspo.Apply(batch, {.coefficients = coefficients});
-  const std::vector<Decision> scored(count, Decision::kRejected);
-  return SumsOf({.decisions = scored,
-                 .log_ratios = positions.log_ratios,
-                 .log_envelopes = {},
-                 .covered_masses = {},
-                 .acceptance_probabilities = {},
-                 .advantages = positions.advantages},
-                coefficients);
+  return SumsOfWeights(positions, coefficients);
+}
+
+CorrectionSums SumsOfProduct(const ScoredPositions& positions, int64_t log_ratio_sum) {
+  const float product = Exp32(Flush(static_cast<float>(FromFixed(log_ratio_sum))));
+  return SumsOfWeights(positions, std::vector<float>(positions.log_ratios.size(), product));
 }
 
 const Gspo* ObservedGspo(const ObservedCorrection::Correction& correction) {

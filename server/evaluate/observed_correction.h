@@ -24,20 +24,26 @@ struct ObservedSis {
   v1::Weight weight;
 };
 
-// Weight w at every position of a slice if the slice's geometric mean of w is in [lower, upper];
-// otherwise weight 0.
+// Weight 0 at every position of a slice unless the slice's geometric mean of w, or with
+// SEQUENCE_WEIGHT_PRODUCT the product of w, is in [lower, upper].
 struct SequenceMask {
   double lower;
   double upper;
+  v1::ObservedCorrection::SequenceWeight weight;  // of positions in other slices; not unspecified
 
-  // Returns the masked sums of some positions of a slice. `plain` is their sum with weight w.
-  // `log_ratio_sum` is the sum of log w over the `scored` positions of the whole slice, in units of
+  // `log_ratio_sum` is the sum of log w over the `scored` positions of the slice, in units of
   // Fixed.
-  CorrectionSums Apply(const CorrectionSums& plain, int64_t log_ratio_sum, int64_t scored) const;
+  bool Keeps(int64_t log_ratio_sum, int64_t scored) const;
 };
 
-// The n scored positions of a slice, or of a part of it. Kept for GSPO, whose weights depend on the
-// whole slice.
+// The surrogate of this rule: weight 0 where p(y) and q(y) are further apart, whatever the
+// advantage.
+struct TokenMask {
+  DppoBinary rule;
+};
+
+// The n scored positions of a slice, or of a part of it. Kept for corrections whose weights depend
+// on the whole slice: GSPO and the product of w.
 struct ScoredPositions {
   std::vector<float> log_ratios;  // [n], log w
   // [n], log current - log proximal with three policies; with two it is log w, and this is empty.
@@ -51,8 +57,12 @@ LogRatioSum SumOfPolicyLogRatios(const ScoredPositions& positions);
 CorrectionSums SumsOfGspo(const Gspo& gspo, const ScoredPositions& positions,
                           const LogRatioSum& slice);
 
+// Returns the sums of the positions, each with the product of w over a slice as its weight.
+// `log_ratio_sum` is the sum of log w over that slice, in units of Fixed.
+CorrectionSums SumsOfProduct(const ScoredPositions& positions, int64_t log_ratio_sum);
+
 struct ObservedCorrection {
-  using Correction = std::variant<ObservedSis, Algorithm, SequenceMask>;
+  using Correction = std::variant<ObservedSis, Algorithm, SequenceMask, TokenMask>;
 
   RunCounters::ObservedName name;
   Correction correction;

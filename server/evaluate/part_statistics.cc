@@ -110,22 +110,29 @@ void PartStatistics::AddWeights(const DecidedPart& part, const BackendRange& ran
 absl::Status PartStatistics::AddObserved(const DecidedPart& part, const DecidedPositions& positions,
                                          RangeResult& into) {
   bool any_mask = false;
-  bool any_gspo = false;
+  bool any_of_slices = false;
   for (size_t i = 0; i < input_.observe.size(); ++i) {
     const auto& correction = input_.observe[i].correction;
     if (const auto* sis = std::get_if<ObservedSis>(&correction)) {
       absl::Status status = AddSis(*sis, part, positions, into.observed[i]);
       if (!status.ok()) return status;
     } else if (ObservedGspo(correction) != nullptr) {
-      any_gspo = true;
+      any_of_slices = true;
     } else if (const auto* algorithm = std::get_if<Algorithm>(&correction)) {
-      AddAlgorithm(*algorithm, part, positions, into.observed[i]);
-    } else {
+      AddAlgorithm(*algorithm, &AlgorithmOutput::coefficients, part, positions, into.observed[i]);
+    } else if (const auto* mask = std::get_if<TokenMask>(&correction)) {
+      AddAlgorithm(mask->rule, &AlgorithmOutput::surrogates, part, positions, into.observed[i]);
+    } else if (const auto* mask = std::get_if<SequenceMask>(&correction)) {
       any_mask = true;
+      if (mask->weight == v1::ObservedCorrection::SEQUENCE_WEIGHT_PRODUCT) any_of_slices = true;
+      if (mask->weight == v1::ObservedCorrection::SEQUENCE_WEIGHT_ONE) {
+        AddAlgorithm(NoCorrection{}, &AlgorithmOutput::coefficients, part, positions,
+                     into.observed[i]);
+      }
     }
   }
   if (any_mask) into.log_ratio_sum += SumOfLogRatios(positions);
-  if (any_gspo) AddScored(part, positions, into.scored);
+  if (any_of_slices) AddScored(part, positions, into.scored);
   return absl::OkStatus();
 }
 
@@ -187,8 +194,10 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
   return absl::OkStatus();
 }
 
-void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart& part,
-                                  const DecidedPositions& positions, CorrectionSums& sums) {
+void PartStatistics::AddAlgorithm(const Algorithm& algorithm,
+                                  std::span<float> AlgorithmOutput::*output,
+                                  const DecidedPart& part, const DecidedPositions& positions,
+                                  CorrectionSums& sums) {
   const size_t count = positions.decisions.size();
   const std::span<TokenState> states = Room(states_, count);
   for (size_t i = 0; i < count; ++i) {
@@ -201,8 +210,8 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
   }
   const std::span<const float> sampled =
       input_.current.sampled_log_probs().subspan(part.offset, count);
-  // Without advantages only algorithms are observed whose coefficients don't depend on them.
-  const std::span<float> coefficients = Room(observed_ratios_, count);
+  // Without advantages only corrections are observed whose weights don't depend on them.
+  const std::span<float> weights = Room(observed_ratios_, count);
   const SequenceRange whole{.sequence_key = 0,
                             .first_position = part.first_position,
                             .count = static_cast<uint32_t>(count)};
@@ -231,8 +240,10 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
     batch.current_log_probs = current;
     batch.reference_log_probs = sampled;
   }
-  ApplyAlgorithm(algorithm, batch, {.coefficients = coefficients});
-  sums += SumsOf(positions, coefficients);
+  AlgorithmOutput wanted;
+  wanted.*output = weights;
+  ApplyAlgorithm(algorithm, batch, wanted);
+  sums += SumsOf(positions, weights);
 }
 
 }  // namespace sis

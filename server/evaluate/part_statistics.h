@@ -23,12 +23,13 @@ struct RangeResult {
   Evaluated counted;
   std::vector<Missing> missing;
   std::vector<PrefixSums> prefix_sums;  // one per point of the curve
-  // One per entry of EvaluateInput::observe. The sums of sequence masks and of GSPO need the
-  // whole slice, and stay 0 here.
+  // One per entry of EvaluateInput::observe, of positions that a sequence mask keeps. The sums of
+  // GSPO and of products and plain ratios under a sequence mask come from the whole slice, and stay
+  // 0 here.
   std::vector<CorrectionSums> observed;
   // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
   int64_t log_ratio_sum = 0;
-  ScoredPositions scored;         // empty unless GSPO is observed
+  ScoredPositions scored;         // empty unless GSPO or a product of w is observed
   uint64_t inspected_digest = 0;  // of the records at the inspected positions
 };
 
@@ -64,8 +65,10 @@ class PartStatistics {
   bool DecidesAgain(const ObservedSis& sis) const;
   absl::Status AddSis(const ObservedSis& sis, const DecidedPart& part,
                       const DecidedPositions& positions, CorrectionSums& sums);
-  void AddAlgorithm(const Algorithm& algorithm, const DecidedPart& part,
-                    const DecidedPositions& positions, CorrectionSums& sums);
+  // Adds the sums of `output` of the algorithm as weights.
+  void AddAlgorithm(const Algorithm& algorithm, std::span<float> AlgorithmOutput::*output,
+                    const DecidedPart& part, const DecidedPositions& positions,
+                    CorrectionSums& sums);
   void AddScored(const DecidedPart& part, const DecidedPositions& positions,
                  ScoredPositions& scored);
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/testing/evaluate_fixture.h"
 
 namespace sis {
@@ -62,11 +63,18 @@ class StatisticsTest : public EvaluateTest {
     Observe("dppo", request).mutable_algorithm()->mutable_dppo_binary()->set_threshold(0.01f);
     Observe("dppo_top_k", request).mutable_algorithm()->mutable_dppo_top_k()->set_threshold(0.02f);
     Observe("soft", request).mutable_algorithm()->mutable_soft_acceptance();
+    Observe("token", request).mutable_token_mask()->set_max_distance(0.01f);
   }
   // Observes corrections that weigh each slice as a whole, as one sequence.
   static void ObserveBySlice(v1::EvaluateRequest& request) {
     Observe("gspo", request).mutable_algorithm()->mutable_gspo()->set_epsilon_low(0.001f);
     Observe("mask", request).mutable_sequence_mask()->set_upper(1.0);
+    for (const auto weight : {v1::ObservedCorrection::SEQUENCE_WEIGHT_ONE,
+                              v1::ObservedCorrection::SEQUENCE_WEIGHT_PRODUCT}) {
+      auto& mask = *Observe(absl::StrCat("weight_", weight), request).mutable_sequence_mask();
+      mask.set_upper(1e300);
+      mask.set_weight(weight);
+    }
   }
   static std::map<std::string, v1::CorrectionTotals> ByName(const v1::EvaluateResponse& response) {
     std::map<std::string, v1::CorrectionTotals> totals;
@@ -164,9 +172,9 @@ TEST_F(StatisticsTest, ObservingChangesNothingElse) {
   for (size_t s = 0; s < kIds.size(); ++s) AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
   absl::StatusOr<v1::EvaluateResponse> observed = EvaluateAtOnce(*fresh, backend_, request);
   ASSERT_TRUE(observed.ok()) << observed.status();
-  EXPECT_EQ(observed->corrections_size(), 3 + 10);
+  EXPECT_EQ(observed->corrections_size(), 3 + 13);
   v1::GetStepResponse step = StepOf(*fresh, 5);
-  EXPECT_EQ(step.corrections_size(), 3 + 10);
+  EXPECT_EQ(step.corrections_size(), 3 + 13);
   while (step.corrections_size() > 3) step.mutable_corrections()->RemoveLast();
   EXPECT_EQ(step.SerializeAsString(), before.SerializeAsString());
   observed->clear_corrections();
@@ -308,6 +316,63 @@ TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
   }
 }
 
+// Compares the masks of frameworks with float64 sums over the recorded and the sent log-probs.
+TEST_F(StatisticsTest, MasksWeighAsFrameworksDo) {
+  constexpr uint32_t kCount = 12;
+  for (int s = 0; s < 3; ++s) {
+    double log_product = 0;
+    uint64_t moved = 0;
+    std::vector<std::pair<double, double>> distances_and_ratios;
+    for (uint32_t t = 0; t < kCount; ++t) {
+      const double log_p = current_[s].sampled_log_probs[t];
+      const double log_q = records_[s].sampled_log_probs[t];
+      log_product += log_p - log_q;
+      moved += log_p != log_q;
+      distances_and_ratios.emplace_back(std::abs(std::exp(log_p) - std::exp(log_q)),
+                                        std::exp(log_p - log_q));
+    }
+    std::ranges::sort(distances_and_ratios);
+    // Between the distances of the fifth and the sixth position.
+    const double distance = (distances_and_ratios[4].first + distances_and_ratios[5].first) / 2;
+    double kept_weight = 0;
+    for (int i = 0; i < 5; ++i) kept_weight += distances_and_ratios[i].second;
+    const double product = std::exp(log_product);
+    v1::EvaluateRequest request = Request({{s, 0, kCount}}, 8);
+    const auto mask = [&](const char* name, double center, auto weight) {
+      auto& made = *Observe(absl::StrCat(name, s), request).mutable_sequence_mask();
+      made.set_lower(0.99 * center);
+      made.set_upper(1.01 * center);
+      made.set_weight(weight);
+    };
+    using Observed = v1::ObservedCorrection;
+    const double mean = std::exp(log_product / kCount);
+    mask("one", mean, Observed::SEQUENCE_WEIGHT_ONE);
+    mask("one_out", 1.03 * mean, Observed::SEQUENCE_WEIGHT_ONE);
+    mask("product", product, Observed::SEQUENCE_WEIGHT_PRODUCT);
+    mask("product_out", 1.03 * product, Observed::SEQUENCE_WEIGHT_PRODUCT);
+    Observe(absl::StrCat("token", s), request)
+        .mutable_token_mask()
+        ->set_max_distance(static_cast<float>(distance));
+    auto totals = ByName(Do(request));
+    const auto of = [&](const char* name) { return totals[absl::StrCat(name, s)]; };
+    EXPECT_EQ(of("one").weight(), kCount);
+    EXPECT_EQ(of("one").touched(), moved);
+    EXPECT_EQ(of("one").zeroed(), 0);
+    // Weights are counted in steps of 2^-16.
+    EXPECT_NEAR(of("product").weight(), kCount * std::min(product, 1024.0),
+                kCount * 1e-4 * std::max(product, 1.0));
+    EXPECT_NEAR(of("product").abs_log_weight(), kCount * std::abs(log_product), 1e-4);
+    EXPECT_EQ(of("product").touched(), kCount);
+    for (const char* out : {"one_out", "product_out"}) {
+      EXPECT_EQ(of(out).zeroed(), kCount) << out;
+      EXPECT_EQ(of(out).weight(), 0) << out;
+    }
+    EXPECT_EQ(of("token").zeroed(), kCount - 5);
+    EXPECT_EQ(of("token").touched(), kCount - 5);
+    EXPECT_NEAR(of("token").weight(), kept_weight, 1e-3 * kept_weight);
+  }
+}
+
 // These corrections weigh a slice as one sequence, even if only a part of it is counted.
 TEST_F(StatisticsTest, PartsOfASliceAreWeighedByTheWholeSlice) {
   v1::EvaluateRequest whole = Request({{1, 0, kLength}}, 13);
@@ -324,14 +389,14 @@ TEST_F(StatisticsTest, PartsOfASliceAreWeighedByTheWholeSlice) {
   ASSERT_TRUE(EvaluateAtOnce(*fresh, backend_, first).ok());
   ASSERT_TRUE(EvaluateAtOnce(*fresh, backend_, whole).ok());
   const v1::GetStepResponse got = StepOf(*fresh, 13);
-  ASSERT_EQ(got.corrections_size(), 5);
+  ASSERT_EQ(got.corrections_size(), 7);
   for (int i = 3; i < 5; ++i) {
     EXPECT_EQ(got.corrections(i).positions(), kLength - 30);
     // All positions have the weight of the whole slice, or 0.
     const auto kept = [](const v1::CorrectionTotals& totals) {
       return static_cast<double>(totals.positions() - totals.zeroed());
     };
-    if (got.corrections(i).correction() != "gspo") continue;
+    if (got.corrections(i).correction() == "mask") continue;
     EXPECT_GT(kept(got.corrections(i)), 0);
     EXPECT_NEAR(got.corrections(i).weight() / kept(got.corrections(i)),
                 want.corrections(i).weight() / kept(want.corrections(i)), 1e-4);
@@ -596,6 +661,13 @@ TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {
        [](auto& r) { Observe("a", r).mutable_sequence_mask()->set_lower(-1); }},
       {"observe[0].sequence_mask",
        [](auto& r) { Observe("a", r).mutable_sequence_mask()->set_upper(HUGE_VAL); }},
+      {"observe[0].sequence_mask.weight: 7",
+       [](auto& r) {
+         Observe("a", r).mutable_sequence_mask()->set_weight(
+             static_cast<v1::ObservedCorrection::SequenceWeight>(7));
+       }},
+      {"observe[0].token_mask.max_distance",
+       [](auto& r) { Observe("a", r).mutable_token_mask()->set_max_distance(1.5f); }},
       {"observe: 17 corrections, at most 16",
        [&](auto& r) {
          for (int i = 0; i < 17; ++i) tis(r, "a" + std::to_string(i));

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Union
 
-from sis._algorithms import Algorithm
+from sis._algorithms import Algorithm, Tis
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire.messages import read
 
 WEIGHTS = {"sampled": pb.WEIGHT_SAMPLED, "expected": pb.WEIGHT_EXPECTED}
+_SEQUENCE_WEIGHTS = {
+    "ratio": pb.ObservedCorrection.SEQUENCE_WEIGHT_RATIO,
+    "one": pb.ObservedCorrection.SEQUENCE_WEIGHT_ONE,
+    "product": pb.ObservedCorrection.SEQUENCE_WEIGHT_PRODUCT,
+}
 
 
 @dataclass(frozen=True)
@@ -28,20 +33,45 @@ class Sis:
 
 @dataclass(frozen=True)
 class SequenceMask:
-    """w at every position of a slice whose geometric mean of w lies in [lower, upper], else 0.
+    """0 at every position of a slice unless the slice's geometric mean of w lies in [lower, upper].
 
     Attributes:
-        lower: Smallest geometric mean of w that counts.
-        upper: Largest geometric mean of w that counts.
+        lower: Smallest geometric mean of w in a slice that counts.
+        upper: Largest geometric mean of w in a slice that counts.
+        weight: Weight of the positions of such a slice: "ratio" (w), "one", or "product", the product of w over the
+            slice, which then is limited instead of the mean.
     """
 
     lower: float
     upper: float
+    weight: str = "ratio"
+
+
+@dataclass(frozen=True)
+class TokenMask:
+    """w, or 0 where abs(p(y) - q(y)) is above max_distance.
+
+    Attributes:
+        max_distance: Largest distance that counts, in [0, 1].
+    """
+
+    max_distance: float
 
 
 # An Algorithm is observed on the unmodified ratio. Gspo takes each slice for a whole sequence, DppoTopK
 # needs log-probs at every slot, and ClipCov can't be: what it drops depends on all tokens of a batch.
-Correction = Union[Sis, SequenceMask, Algorithm]
+Correction = Union[Sis, SequenceMask, TokenMask, Algorithm]
+
+# Corrections that frameworks offer, with their defaults, by name; docs/algorithms.md has formulas and sources.
+PRESETS: Dict[str, Correction] = {
+    "tis": Tis(truncation=2.0),
+    "trl": SequenceMask(0.0, 3.0, "product"),
+    "nemo_rl": SequenceMask(0.999, 1.002),
+    "skyrl": SequenceMask(0.99, 1.01, "one"),
+    "prime_rl": TokenMask(0.1),
+    "verl_geo_rs": SequenceMask(0.999, 1.001, "one"),
+    "verl_seq_is_rs": SequenceMask(0.5, 2.0, "product"),
+}
 
 
 @dataclass(frozen=True)
@@ -121,14 +151,23 @@ def to_proto(observe: Mapping[str, Correction]) -> List[pb.ObservedCorrection]:
 
 def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
     if isinstance(correction, SequenceMask):
-        mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper)
+        weight = _weight(name, correction.weight, _SEQUENCE_WEIGHTS)
+        mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper, weight=weight)
         return pb.ObservedCorrection(name=name, sequence_mask=mask)
+    if isinstance(correction, TokenMask):
+        token_mask = pb.ObservedCorrection.TokenMask(max_distance=correction.max_distance)
+        return pb.ObservedCorrection(name=name, token_mask=token_mask)
     if isinstance(correction, Sis):
-        if correction.weight not in WEIGHTS:
-            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} must be one of {', '.join(WEIGHTS)}")
-        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=WEIGHTS[correction.weight])
+        weight = _weight(name, correction.weight, WEIGHTS)
+        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=weight)
         return pb.ObservedCorrection(name=name, sis=sis)
     return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())
+
+
+def _weight(name: str, weight: str, known: Mapping[str, int]) -> int:
+    if weight not in known:
+        raise ValueError(f"observe[{name!r}].weight {weight!r} must be one of {', '.join(known)}")
+    return known[weight]
 
 
 def from_proto(corrections: Iterable[pb.CorrectionTotals]) -> Dict[str, CorrectionTotals]:

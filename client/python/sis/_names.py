@@ -10,7 +10,7 @@ from sis._append import AppendStream as AppendStream
 from sis._client import Client as Client, Released as Released, append_many as append_many
 from sis._corrections import (
     CorrectionTotals as CorrectionTotals, Distributions as Distributions, Histogram as Histogram,
-    SequenceMask as SequenceMask, Sis as Sis,
+    PRESETS as PRESETS, SequenceMask as SequenceMask, Sis as Sis, TokenMask as TokenMask,
 )  # fmt: skip
 from sis._credentials import Credentials as Credentials
 from sis._entries import Annotation as Annotation, Block as Block, Gap as Gap, Seal as Seal

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
-from sis._algorithms import DampedTruncation, IcePop, SoftAcceptance, Tis
+from sis._algorithms import DampedTruncation, IcePop, SoftAcceptance
 from sis._client import Client
-from sis._corrections import Correction, Sis
+from sis._corrections import Correction, PRESETS, Sis
 from sis._run import Run, check_id
 
 # The longest time that the service keeps a record for a trainer, in seconds.
@@ -18,8 +18,8 @@ _OBSERVED: Dict[str, Correction] = {
     "sis_expected": Sis(weight="expected"),
     "damped_truncation": DampedTruncation(),
     "soft_acceptance": SoftAcceptance(),
-    "tis": Tis(),
     "icepop": IcePop(),
+    **PRESETS,
 }
 
 

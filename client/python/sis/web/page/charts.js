@@ -85,7 +85,7 @@ class Panel {
     if (kind === "JSON") saveJson(name, this.title, this.unit, this.exported());
     if (kind === "PNG") {
       savePng(name, this.canvas, [name, this.unit && `(${this.unit})`].filter(Boolean).join(" "),
-          this.series.map(line => ({name: line.name, color: color(line.color)})),
+          this.legend.hidden ? [] : this.series.map(line => ({name: line.name, color: color(line.color)})),
           {ink: color("--ink"), paper: color("--card")});
     }
   }
