@@ -31,6 +31,11 @@ absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
     return absl::InvalidArgumentError(
         absl::StrCat("config.top_k ", config.top_k, " is not in [1, ", largest_top_k, "]"));
   }
+  if (config.top_k > config.vocabulary_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.top_k ", config.top_k, " is above config.vocabulary_size ",
+                     config.vocabulary_size, ": there are no more tokens to record"));
+  }
   if (!(std::isfinite(config.time_to_live_seconds) && config.time_to_live_seconds >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("config.time_to_live_seconds ",
                                                    config.time_to_live_seconds,
@@ -46,16 +51,6 @@ absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
     if (value->size() <= kMaxIdBytes) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("config.", field, ": ", value->size(), " bytes, more than ", kMaxIdBytes));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckNewRunConfig(const RunConfig& config, int max_top_k) {
-  if (absl::Status status = CheckRunConfig(config, max_top_k); !status.ok()) return status;
-  if (config.top_k > config.vocabulary_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("config.top_k ", config.top_k, " is above config.vocabulary_size ",
-                     config.vocabulary_size, ": there are no more tokens to record"));
   }
   return absl::OkStatus();
 }

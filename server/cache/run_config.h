@@ -35,8 +35,6 @@ struct RunConfig {
 
 // Returns InvalidArgument, naming the field and its value, if a field is out of range.
 absl::Status CheckRunConfig(const RunConfig& config, int max_top_k);
-// Like CheckRunConfig, with checks that apply only to new runs. Existing runs keep older configs.
-absl::Status CheckNewRunConfig(const RunConfig& config, int max_top_k);
 
 // Returns the first field that differs, as "seed: 1 -> 2"; empty if none does.
 std::string FirstDifference(const RunConfig& a, const RunConfig& b);

@@ -113,9 +113,6 @@ absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run
             absl::StrCat("run '", run_id, "' is at incarnation ", present->incarnation(),
                          ", and only trainers may open a later one"));
       }
-      if (absl::Status status = CheckNewRunConfig(owned, limits_.max_top_k); !status.ok()) {
-        return status;
-      }
       if (absl::Status status = CheckJump(incarnation, present->incarnation()); !status.ok()) {
         return status;
       }
@@ -129,9 +126,6 @@ absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run
         "' is there with another config: ", FirstDifference(present->config(), owned)));
   }
   if (owned.owner.empty()) owned.owner = caller.identity;
-  if (absl::Status status = CheckNewRunConfig(owned, limits_.max_top_k); !status.ok()) {
-    return status;
-  }
   const uint64_t deleted = LastDeleted(run_id);
   if (incarnation != 0 && incarnation <= deleted) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -236,22 +236,6 @@ TEST_P(DurableRunsTest, WhatCouldNotBeTakenInAgainIsNotStored) {
   EXPECT_EQ(replica.Create("r")->run->incarnation(), 1);
 }
 
-TEST_P(DurableRunsTest, ARunOfTheTimeWhenKCouldBeAboveTheVocabularyGoesOn) {
-  v1::RunConfig config = SmallConfig(kSlots);
-  config.set_vocabulary_size(kSlots - 1);
-  ASSERT_TRUE(Open(*backing_)->PutRun({"old", 1, 5, config.SerializeAsString()}).ok());
-  Replica replica = Start();
-  const auto found = replica.Find("old", 1);
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ((*found)->policy_version(), 5);
-  // As clients open a run again.
-  const auto again = replica.Create("old", 1, config);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_FALSE(again->created);
-  EXPECT_TRUE(absl::IsInvalidArgument(replica.Create("old", 2, config).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(replica.Create("new", 0, config).status()));
-}
-
 std::string ConfigOf(const std::string& owner, int top_k = kSlots) {
   v1::RunConfig config = SmallConfig(top_k);
   config.set_owner(owner);
