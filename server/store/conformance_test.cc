@@ -100,9 +100,7 @@ TEST_P(ConformanceTest, WhatWasPutIsLoadedBitByBit) {
   std::map<std::string, std::vector<StoredPart>> put;
   for (const std::string& id : {std::string("a"), odd_id, std::string(256, 'x')}) {
     std::vector<StoredPart>& parts = put[id];
-    for (char reason = 8; reason <= 11; ++reason) {
-      parts.push_back({StoredPart::Kind::kGap, 7u + 10 * reason, 3, std::string(1, reason)});
-    }
+    parts.push_back(Gap(7, 3));
     for (uint32_t n = 0; n < 200; ++n) {
       const size_t size = n == 150 && id == "a" ? kMaxBlockBytes : 1 + random() % 300;
       parts.push_back(Block(n * 10, 1 + n % 10, RandomBytes(random, size)));
@@ -180,6 +178,16 @@ TEST_P(ConformanceTest, GapsMayOverlapWhatever) {
   }
   EXPECT_THAT(covered,
               ElementsAre(true, true, true, true, true, true, true, true, true, true, true, false));
+}
+
+TEST_P(ConformanceTest, GapsKeepTheirReasons) {
+  std::vector<StoredPart> gaps;
+  for (char reason = 8; reason <= 11; ++reason) {
+    gaps.push_back({StoredPart::Kind::kGap, 10u * reason, 3, std::string(1, reason)});
+    ASSERT_TRUE(Put(Sequence("a"), gaps.back()).ok());
+  }
+  Reopen();
+  EXPECT_THAT(PartsOf(Sequence("a")), ElementsAreArray(gaps));
 }
 
 TEST_P(ConformanceTest, OneSealOfOneLength) {
