@@ -74,7 +74,7 @@ const Case kCases[] = {
      "4 of the last 64 evaluations failed (FAILED_PRECONDITION)."},
     {RuleId::kEnvelopeViolations, [](auto& n) { n.last.envelope_violations = 10; },
      [](auto& n) { n.last.envelope_violations = 11; },
-     "0.11% of the tokens lie above their own envelope."},
+     "0.11% of the tokens exceed their own envelope."},
     {RuleId::kFreshTokensDiffer, [](auto& n) { n.last.fresh_d = 0.09 * n.last.fresh; },
      [](auto& n) { n.last.fresh_d = 0.0901 * n.last.fresh; },
      "D is 0.0901 nats per token at staleness 0 already."},
