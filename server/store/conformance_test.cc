@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -214,6 +215,45 @@ TEST_P(ConformanceTest, AMergedBlockReplacesTheBlocksInside) {
   EXPECT_TRUE(absl::IsAlreadyExists(Put(a, parts[1])));
   EXPECT_TRUE(MergeOne(*store_, a, merged[0]).ok()) << "again";
   EXPECT_THAT(PartsOf(a), ElementsAre(parts[0], merged[0], parts[3], parts[4], merged[1]));
+}
+
+TEST_P(ConformanceTest, ARevisionChangesWithTheSequence) {
+  if (!store_->shared()) GTEST_SKIP();
+  const SequenceIdentity a = Sequence("a");
+  EXPECT_EQ(*store_->Revision(a), 0);
+  std::set<uint64_t> seen = {0};
+  const auto changes = [&] {
+    const uint64_t revision = *store_->Revision(a);
+    EXPECT_EQ(*store_->Revision(a), revision);
+    EXPECT_EQ(store_->Load(a)->revision, revision);
+    return seen.insert(revision).second;
+  };
+  for (const StoredPart& part : {Block(0, 1, "a"), Block(1, 1, "b"), Gap(5, 2), Seal(9, "first")}) {
+    ASSERT_TRUE(Put(a, part).ok());
+    EXPECT_TRUE(changes());
+    ASSERT_TRUE(Put(a, part).ok()) << "again";
+    EXPECT_FALSE(changes());
+  }
+  ASSERT_TRUE(Put(a, Seal(9, "second")).ok());
+  EXPECT_TRUE(changes());
+  ASSERT_TRUE(MergeOne(*store_, a, Block(0, 2, "ab")).ok());
+  EXPECT_TRUE(changes());
+  for (const SequenceIdentity& dropped : {a, Sequence("never there")}) {
+    const uint64_t before = *store_->Revision(dropped);
+    ASSERT_TRUE(DropOne(*store_, dropped, kReleased).ok());
+    EXPECT_NE(*store_->Revision(dropped), before);
+  }
+}
+
+TEST_P(ConformanceTest, NewsReachEachServerOnce) {
+  if (!store_->shared()) GTEST_SKIP();
+  const std::unique_ptr<Store> another = open_();
+  EXPECT_THAT(*store_->ExchangeNews({}), IsEmpty());
+  const std::vector<std::string> first = {"a", std::string("\0\xff\n", 3), ""}, second = {"b"};
+  EXPECT_THAT(*store_->ExchangeNews(first), ElementsAreArray(first));
+  EXPECT_THAT(*another->ExchangeNews(second), ElementsAre(first[0], first[1], first[2], "b"));
+  EXPECT_THAT(*another->ExchangeNews({}), IsEmpty());
+  EXPECT_THAT(*store_->ExchangeNews({}), ElementsAreArray(second));
 }
 
 TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {

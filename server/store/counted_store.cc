@@ -77,6 +77,15 @@ absl::StatusOr<StoredSequence> CountedStore::Load(const SequenceIdentity& sequen
   return loaded;
 }
 
+absl::StatusOr<uint64_t> CountedStore::Revision(const SequenceIdentity& sequence) {
+  return Counted("revision", [&] { return store_->Revision(sequence); });
+}
+
+absl::StatusOr<std::vector<std::string>> CountedStore::ExchangeNews(
+    std::span<const std::string> news) {
+  return Counted("exchange_news", [&] { return store_->ExchangeNews(news); });
+}
+
 absl::StatusOr<std::vector<bool>> CountedStore::Drop(std::span<const DroppedSequence> sequences,
                                                      absl::Time expires) {
   return Counted("drop", [&] { return store_->Drop(sequences, expires); });

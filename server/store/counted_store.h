@@ -32,6 +32,8 @@ class CountedStore final : public Store {
   absl::Status Merge(const SequenceIdentity& sequence, std::span<const StoredPart> blocks,
                      absl::Time expires) override;
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override;
+  absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override;
+  absl::StatusOr<std::vector<std::string>> ExchangeNews(std::span<const std::string> news) override;
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                          absl::Time expires) override;
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override;

@@ -1,6 +1,7 @@
 // The unwritten changes of a sequence in memory, and its stored blocks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct SequenceParts final : BackingStore::Attachment {
   uint32_t small_positions ABSL_GUARDED_BY(writing) = 0;
   // True if the store may have parts that memory doesn't. Then it is read before the next write.
   bool look_first ABSL_GUARDED_BY(writing) = true;
+  // Store::Revision of the stored parts that memory has, in a shared store.
+  uint64_t revision ABSL_GUARDED_BY(writing) = 0;
+  // True if another server may have released or sealed the sequence: the next read asks the store.
+  std::atomic<bool> changed_elsewhere = false;
 
   // Held while a change is made in memory and noted below, so that no thread sees only one of both.
   Mutex order ABSL_ACQUIRED_AFTER(writing);

@@ -51,6 +51,8 @@ struct StoredSequence {
   std::vector<StoredPart> parts = {};
   // Set, with no parts, if the sequence was dropped: a v1::MissingReason.
   std::optional<uint8_t> dropped = {};
+  // Store::Revision of these parts.
+  uint64_t revision = 0;
 };
 
 struct DroppedSequence {
@@ -112,6 +114,16 @@ class Store {
 
   // Returns NotFound if nothing is stored.
   virtual absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) = 0;
+
+  // For a shared store. Returns a number that changes whenever the sequence does; 0 if nothing is
+  // stored.
+  virtual absl::StatusOr<uint64_t> Revision(const SequenceIdentity&) { return 0; }
+  // For a shared store. Sends `news` to all servers, and returns the news that servers, this one
+  // too, have sent since the last call. The first call may return older news. A server that does
+  // not call for many seconds may miss some.
+  virtual absl::StatusOr<std::vector<std::string>> ExchangeNews(std::span<const std::string>) {
+    return std::vector<std::string>();
+  }
 
   // Removes all parts of the sequences, and keeps the reasons until `expires`. Until then nothing
   // can be written to the sequences. The first reason of a sequence stays. Returns true for each

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <random>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "kernels/block/block.h"
 #include "server/store/stored_parts.h"
 
@@ -25,6 +29,9 @@ constexpr size_t kDropsAtOnce = 64;
 // Maximum number of drops that wait for a failing store. Beyond it, releases return an error, while
 // stale and expired sequences will be found again.
 constexpr size_t kMaxPendingDrops = 65'536;
+// Maximum number of news that wait to be sent, and of runs known to be used elsewhere. Further news
+// are not sent.
+constexpr size_t kMaxNews = 65'536;
 // Time for which the reason of a dropped sequence is stored for later starts of the server.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
@@ -49,6 +56,35 @@ bool IsComplete(const Sequence& sequence) {
   return length.has_value() && sequence.positions() == *length;
 }
 
+uint64_t RandomNumber() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+// SENDER/INCARNATION/ATTEMPT/SIZE/RUN ID, with the size of the run's id in bytes.
+std::string EncodeNews(uint64_t sender, const SequenceIdentity& sequence) {
+  return absl::StrCat(sender, "/", sequence.incarnation, "/", sequence.attempt, "/",
+                      sequence.run_id.size(), "/", sequence.run_id, sequence.id);
+}
+
+// Returns nullopt for news of `self`, and for what no server has sent.
+std::optional<SequenceIdentity> ParseNews(uint64_t self, std::string_view news) {
+  const std::vector<std::string> words =
+      absl::StrSplit(absl::string_view(news.data(), news.size()), absl::MaxSplits('/', 4));
+  SequenceIdentity sequence;
+  uint64_t sender = 0;
+  size_t size = 0;
+  if (words.size() != 5 || !absl::SimpleAtoi(words[0], &sender) || sender == self ||
+      !absl::SimpleAtoi(words[1], &sequence.incarnation) ||
+      !absl::SimpleAtoi(words[2], &sequence.attempt) || !absl::SimpleAtoi(words[3], &size) ||
+      size > words[4].size()) {
+    return std::nullopt;
+  }
+  sequence.run_id = words[4].substr(0, size);
+  sequence.id = words[4].substr(size);
+  return sequence;
+}
+
 std::vector<uint32_t> BlocksOf(const StoredSequence& stored) {
   std::vector<uint32_t> positions;
   for (const StoredPart& part : stored.parts) {
@@ -60,7 +96,11 @@ std::vector<uint32_t> BlocksOf(const StoredSequence& stored) {
 }  // namespace
 
 StoredCache::StoredCache(Store& store, RunRegistry& registry, Clock clock)
-    : store_(store), registry_(registry), clock_(std::move(clock)), behind_(1) {}
+    : store_(store),
+      registry_(registry),
+      clock_(std::move(clock)),
+      sender_(RandomNumber()),
+      behind_(1) {}
 
 StoredCache::~StoredCache() { RetryDropsBehind(); }
 
@@ -85,13 +125,20 @@ absl::Time StoredCache::ExpiryOf(const Run& run) const {
 Run::Found StoredCache::Find(Run& run, const SequenceName& name) {
   Run::Found found = run.Find(name);
   const auto* in_memory = std::get_if<std::shared_ptr<Sequence>>(&found);
-  if (in_memory != nullptr && store_.shared() && !IsComplete(**in_memory)) {
+  if (in_memory != nullptr && store_.shared() &&
+      (!IsComplete(**in_memory) || PartsOf(**in_memory).changed_elsewhere)) {
     const std::shared_ptr<Sequence> sequence = *in_memory;
     SequenceParts& parts = PartsOf(*sequence);
     absl::Status taken;
     {
       WriterLock writing(parts.writing);
-      taken = TakeInStored(run, name, *sequence, parts);
+      parts.changed_elsewhere = false;
+      const absl::StatusOr<uint64_t> revision = store_.Revision(IdentityOf(run, name));
+      taken = revision.status();
+      if (revision.ok() && *revision != parts.revision) {
+        taken = TakeInStored(run, name, *sequence, parts);
+      }
+      if (!taken.ok()) parts.changed_elsewhere = true;
     }
     if (taken.ok()) return found;
     // The sequence left memory if the store has other content or has dropped it.
@@ -167,6 +214,7 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
     SequenceParts& parts = PartsOf(sequence);
     WriterLock writing(parts.writing);
     parts.stored_blocks = BlocksOf(*stored);
+    parts.revision = stored->revision;
     parts.look_first = false;
   }
   return run.Adopt(name, *std::move(held));
@@ -215,6 +263,7 @@ absl::Status StoredCache::TakeInStored(Run& run, const SequenceName& name, Seque
   }
   parts.unwritten = std::move(unwritten);
   parts.stored_blocks = BlocksOf(*stored);
+  parts.revision = stored->revision;
   parts.look_first = false;
   return absl::OkStatus();
 }
@@ -251,7 +300,10 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
     if (written.empty()) break;
     const absl::Status status = store_.Put(IdentityOf(run, name), written, ExpiryOf(run));
     if (status.ok()) {
-      for (const StoredPart& part : written) NoteStored(part, parts);
+      for (const StoredPart& part : written) {
+        NoteStored(part, parts);
+        if (part.kind == StoredPart::Kind::kSeal) NoteNews(IdentityOf(run, name));
+      }
       continue;
     }
     {
@@ -344,6 +396,7 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
   if (!dropped.empty()) had_parts = store_.Drop(dropped, clock_() + kReasonKept);
   if (!dropped.empty()) error.Update(had_parts.status());
   for (size_t i = 0; i < dropped.size() && had_parts.ok(); ++i) {
+    NoteNews(dropped[i].sequence);
     if (only_stored[i] != nullptr && (*had_parts)[i]) {
       released += run.NoteDropped(*only_stored[i], MissingReason::kReleased);
     }
@@ -408,6 +461,9 @@ void StoredCache::WriteDrops() {
       dropped.erase(others, dropped.end());
     }
     const bool stored = dropped.empty() || store_.Drop(dropped, clock_() + kReasonKept).ok();
+    for (const DroppedSequence& drop : dropped) {
+      if (stored) NoteNews(drop.sequence);
+    }
     WriterLock lock(drops_mutex_);
     for (const DroppedSequence& drop : kept) drops_.erase(drop.sequence);
     if (!stored) {
@@ -416,6 +472,50 @@ void StoredCache::WriteDrops() {
     }
     for (const DroppedSequence& drop : dropped) drops_.erase(drop.sequence);
   }
+}
+
+// --- Other servers -----------------------------------------------------------------------------
+
+void StoredCache::NoteNews(const SequenceIdentity& sequence) {
+  if (!store_.shared()) return;
+  WriterLock lock(news_mutex_);
+  if (news_.size() < kMaxNews) news_.push_back(EncodeNews(sender_, sequence));
+}
+
+void StoredCache::ExchangeNews() {
+  std::vector<std::string> own;
+  {
+    WriterLock lock(news_mutex_);
+    own.swap(news_);
+  }
+  const absl::StatusOr<std::vector<std::string>> news = store_.ExchangeNews(own);
+  if (!news.ok()) {
+    WriterLock lock(news_mutex_);
+    std::ranges::move(own, std::back_inserter(news_));
+    return;
+  }
+  for (const std::string& item : *news) {
+    const std::optional<SequenceIdentity> sequence = ParseNews(sender_, item);
+    if (!sequence.has_value()) continue;
+    if (sequence->id.empty()) {
+      WriterLock lock(news_mutex_);
+      if (used_.size() >= kMaxNews) used_.clear();
+      used_[sequence->run_id] = clock_();
+      continue;
+    }
+    const auto run = registry_.Find(sequence->run_id, sequence->incarnation);
+    if (!run.ok()) continue;
+    const Run::Found found = (*run)->FindToChange({sequence->id, sequence->attempt});
+    if (const auto* in_memory = std::get_if<std::shared_ptr<Sequence>>(&found)) {
+      PartsOf(**in_memory).changed_elsewhere = true;
+    }
+  }
+}
+
+bool StoredCache::IsUsedElsewhere(const std::string& run_id, absl::Duration within) {
+  ReaderLock lock(news_mutex_);
+  const auto used = used_.find(run_id);
+  return used != used_.end() && clock_() - used->second <= within;
 }
 
 }  // namespace sis

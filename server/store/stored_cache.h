@@ -10,6 +10,8 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -33,6 +35,7 @@ class StoredCache final : public BackingStore {
   ~StoredCache() override;
 
   Store& store() { return store_; }
+  absl::Time now() const { return clock_(); }
 
   bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override;
@@ -41,6 +44,15 @@ class StoredCache final : public BackingStore {
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
   // Retries drops that failed. Must be called periodically.
   void RetryDropsBehind();
+
+  // With a shared store: sends which sequences this server has released or sealed, and marks the
+  // sequences that other servers have. Must be called every second.
+  void ExchangeNews() ABSL_LOCKS_EXCLUDED(news_mutex_);
+  // The next ExchangeNews sends that the run is in use.
+  void NoteUse(const Run& run) { NoteNews({run.id(), run.incarnation(), "", 0}); }
+  // Returns true if another server has sent within this time that the run is in use.
+  bool IsUsedElsewhere(const std::string& run_id, absl::Duration within)
+      ABSL_LOCKS_EXCLUDED(news_mutex_);
 
   // Completes Run::Release: releases the sequences that only the store has, and returns their
   // number. After OK all releases are stored. Errors as in Store.
@@ -80,6 +92,8 @@ class StoredCache final : public BackingStore {
   // Returns true if all stored blocks are stale; false if some are not, or the store fails.
   bool IsStale(const SequenceIdentity& sequence);
   void WriteDrops() ABSL_LOCKS_EXCLUDED(drops_mutex_);
+  // Adds news about a sequence, or about the whole run if the id is empty.
+  void NoteNews(const SequenceIdentity& sequence) ABSL_LOCKS_EXCLUDED(news_mutex_);
 
   Store& store_;
   RunRegistry& registry_;
@@ -94,6 +108,12 @@ class StoredCache final : public BackingStore {
   // Sequences that the store must still drop, with the reasons.
   std::map<SequenceIdentity, MissingReason> drops_ ABSL_GUARDED_BY(drops_mutex_);
   bool writing_drops_ ABSL_GUARDED_BY(drops_mutex_) = false;  // scheduled or running
+
+  const uint64_t sender_;  // a random number, which marks this server's own news
+  Mutex news_mutex_;       // a leaf
+  std::vector<std::string> news_ ABSL_GUARDED_BY(news_mutex_);
+  // Times at which other servers last sent that a run is in use, by its id.
+  std::map<std::string, absl::Time> used_ ABSL_GUARDED_BY(news_mutex_);
 
   WorkerPool behind_;  // destroyed first, which runs all waiting work
 };

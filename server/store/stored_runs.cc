@@ -145,11 +145,25 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
 }
 
 void StoredRuns::ForgetIdle(absl::Duration unused) {
+  if (stored_ != nullptr && stored_->store().shared()) NoteUsed(unused);
   for (const std::shared_ptr<Run>& run : registry_.Idle(unused)) {
+    if (stored_ != nullptr && stored_->IsUsedElsewhere(run->id(), unused)) continue;
     v1::RunRef ref;
     ref.set_run_id(run->id());
     ref.set_incarnation(run->incarnation());
     Delete(ref).status().IgnoreError();  // retried, as the run stays idle
+  }
+}
+
+void StoredRuns::NoteUsed(absl::Duration unused) {
+  // A run that is not idle for a period was used in it.
+  const absl::Duration period = unused / 4;
+  const absl::Time now = stored_->now();
+  if (now - uses_noted_ < period) return;
+  uses_noted_ = now;
+  const std::vector<std::shared_ptr<Run>> idle = registry_.Idle(period);
+  for (const std::shared_ptr<Run>& run : registry_.List()) {
+    if (std::ranges::find(idle, run) == idle.end()) stored_->NoteUse(*run);
   }
 }
 
@@ -362,6 +376,7 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
 
 void StoredRuns::TakeInShared() {
   if (stored_ == nullptr || !stored_->store().shared()) return;
+  stored_->ExchangeNews();
   const absl::StatusOr<ListedRuns> listed = stored_->store().ListRuns();
   if (!listed.ok()) return;
   std::map<std::string, uint64_t> before;

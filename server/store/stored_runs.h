@@ -52,7 +52,8 @@ class StoredRuns {
   // Implements DeleteRun of the API. Returns whether the run existed. If the store failed to remove
   // data, repeat the call.
   absl::StatusOr<bool> Delete(const v1::RunRef& ref, const Caller& caller = Caller());
-  // Deletes the runs that no call has named for longer than `unused`.
+  // Deletes the runs that no call has named for longer than `unused`, on any server of a shared
+  // store. Must be called by one thread.
   void ForgetIdle(absl::Duration unused);
 
   // Stores the steps that have changed since the last call, unless the store is full. Recover
@@ -88,6 +89,8 @@ class StoredRuns {
   // Takes over the record if it is newer. Returns the error, which quarantines the run, if the
   // record can't be used.
   absl::Status Adopt(const StoredRun& there);
+  // Sends other servers which runs were used.
+  void NoteUsed(absl::Duration unused);
   // Like Adopt, without recording quarantined runs.
   absl::Status TakeIn(const StoredRun& there);
   // Implements StoreStepsBehind. Only the background thread may call it.
@@ -111,6 +114,7 @@ class StoredRuns {
   // uses it.
   std::map<std::pair<std::string, uint64_t>, int64_t> stored_additions_;
   std::atomic<bool> storing_steps_ = false;
+  absl::Time uses_noted_ = absl::InfinitePast();  // only ForgetIdle uses it
   std::optional<WorkerPool> behind_;  // with a store; destroyed first, which runs all waiting work
 };
 

@@ -47,6 +47,15 @@ class FaultyStore final : public Store {
     if (fault_ == Fault::kDown) return NoAnswer();
     return store_->Load(sequence);
   }
+  absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override {
+    if (fault_ == Fault::kDown) return NoAnswer();
+    return store_->Revision(sequence);
+  }
+  absl::StatusOr<std::vector<std::string>> ExchangeNews(
+      std::span<const std::string> news) override {
+    if (absl::Status status = CanWrite(); !status.ok()) return status;
+    return store_->ExchangeNews(news);
+  }
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                          absl::Time expires) override {
     if (absl::Status status = CanWrite(); !status.ok()) return status;

@@ -26,6 +26,7 @@ struct StoreMaps {
     std::vector<StoredPart> gaps;
     std::optional<StoredPart> seal;
     std::optional<uint8_t> dropped;
+    uint64_t revision = 0;
 
     bool has_parts() const { return !blocks.empty() || !gaps.empty() || seal.has_value(); }
   };
@@ -35,6 +36,8 @@ struct StoreMaps {
   std::map<std::string, StoredRun> runs ABSL_GUARDED_BY(mutex);
   std::map<std::tuple<std::string, std::string, uint64_t>, std::map<uint16_t, std::string>> steps
       ABSL_GUARDED_BY(mutex);  // of a server and an incarnation of a run
+  std::vector<std::string> news ABSL_GUARDED_BY(mutex);
+  int loads ABSL_GUARDED_BY(mutex) = 0;
 };
 
 class StoreInMemory : public Store {
@@ -68,6 +71,7 @@ class StoreInMemory : public Store {
         changed.blocks.emplace(part.position, part);
       }
     }
+    ++changed.revision;
     maps_.sequences[sequence] = std::move(changed);
     return absl::OkStatus();
   }
@@ -88,19 +92,36 @@ class StoreInMemory : public Store {
       }
       changed.blocks.emplace(block.position, block);
     }
+    ++changed.revision;
     maps_.sequences[sequence] = std::move(changed);
     return absl::OkStatus();
   }
 
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
     WriterLock lock(maps_.mutex);
+    ++maps_.loads;
     const auto found = maps_.sequences.find(sequence);
     if (found == maps_.sequences.end()) return absl::NotFoundError("");
-    StoredSequence stored{.dropped = found->second.dropped};
+    StoredSequence stored{.dropped = found->second.dropped, .revision = found->second.revision};
     stored.parts = found->second.gaps;
     for (const auto& [position, block] : found->second.blocks) stored.parts.push_back(block);
     if (found->second.seal.has_value()) stored.parts.push_back(*found->second.seal);
     return stored;
+  }
+
+  absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override {
+    WriterLock lock(maps_.mutex);
+    const auto found = maps_.sequences.find(sequence);
+    return found == maps_.sequences.end() ? 0 : found->second.revision;
+  }
+  absl::StatusOr<std::vector<std::string>> ExchangeNews(
+      std::span<const std::string> news) override {
+    WriterLock lock(maps_.mutex);
+    maps_.news.insert(maps_.news.end(), news.begin(), news.end());
+    std::vector<std::string> heard(maps_.news.begin() + static_cast<ptrdiff_t>(heard_),
+                                   maps_.news.end());
+    heard_ = maps_.news.size();
+    return heard;
   }
 
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
@@ -110,7 +131,7 @@ class StoreInMemory : public Store {
     for (const auto& [sequence, reason] : sequences) {
       StoreMaps::Sequence& dropped = maps_.sequences[sequence];
       had_parts.push_back(dropped.has_parts());
-      dropped = {.dropped = dropped.dropped.value_or(reason)};
+      dropped = {.dropped = dropped.dropped.value_or(reason), .revision = dropped.revision + 1};
     }
     return had_parts;
   }
@@ -173,6 +194,7 @@ class StoreInMemory : public Store {
 
   StoreMaps& maps_;
   const std::string server_;
+  size_t heard_ = 0;  // of the news; guarded by the maps' mutex
 };
 
 }  // namespace sis

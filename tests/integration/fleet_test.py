@@ -97,7 +97,6 @@ class FleetTest(unittest.TestCase):
         self.assertEqual([refusal.code.name for refusal in raised.exception.refused], ["ALREADY_EXISTS"])
 
     def test_what_one_released_is_released_at_each(self):
-        """Only a server that has all of a sequence in memory may still serve it."""
         run = self.create_run()
         slices = [sis.Slice("s", 0, POSITIONS)]
         self.append(self.clients[0], run, "s", 0, BLOCK)  # the others have it in the store alone
@@ -107,6 +106,14 @@ class FleetTest(unittest.TestCase):
             self.assertEqual({part.reason for part in missing}, {sis.MissingReason.RELEASED})
             with self.assertRaises(sis.AppendError):
                 self.append(client, run, "s", BLOCK, 2 * BLOCK)
+        # Each has all of it in memory.
+        self.append(self.clients[0], run, "whole", seal=True)
+        for client in self.clients:
+            self.assert_whole(client.fetch_top_k(run, ["whole"]))
+        self.assertEqual(self.clients[1].release(run, ["whole"]).sequences, 1)
+        for client in self.clients:
+            missing = lambda: client.fetch_top_k(run, [sis.Slice("whole", 0, POSITIONS)]).missing
+            self.noticed(lambda: {part.reason for part in missing()} == {sis.MissingReason.RELEASED})
 
     def test_runs_and_their_deletion_are_noticed(self):
         run = self.create_run()

@@ -35,6 +35,14 @@ class SharedStoreTest : public testing::Test {
     return static_cast<StatusCode>(ack.code());
   }
 
+  static StatusCode Seal(Replica& server, const std::string& group = "") {
+    v1::AppendEntry seal;
+    seal.mutable_sequence()->set_id("a");
+    seal.mutable_seal()->set_length(100);
+    if (!group.empty()) seal.mutable_seal()->mutable_annotation()->set_group(group);
+    return static_cast<StatusCode>(server.Append(seal).code());
+  }
+
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(100);
   StoreMaps maps_;
   std::atomic<Fault> fault_ = Fault::kNone;
@@ -46,6 +54,63 @@ TEST_F(SharedStoreTest, RecordsOfOtherServersAreUnknownWithoutTheStore) {
   ASSERT_EQ(Append(one_, 0, 20), StatusCode::kOk);
   fault_ = Fault::kDown;
   EXPECT_EQ(one_.Find("a"), Run::Found(MissingReason::kStoreDown));
+}
+
+TEST_F(SharedStoreTest, WhatOneReleasedTheOtherServesForASecondAtMost) {
+  ASSERT_EQ(Append(one_, 0, 100), StatusCode::kOk);
+  ASSERT_EQ(Seal(one_), StatusCode::kOk);
+  ASSERT_EQ(Positions(two_, "a"), 100);
+  EXPECT_EQ(*one_.Release({"a"}), 1);
+  fault_ = Fault::kDown;  // the news wait for the store
+  one_.runs().TakeInShared();
+  two_.runs().TakeInShared();
+  EXPECT_EQ(Positions(two_, "a"), 100);
+  fault_ = Fault::kNone;
+  one_.runs().TakeInShared();
+  two_.runs().TakeInShared();
+  EXPECT_EQ(two_.Find("a"), Run::Found(MissingReason::kReleased));
+}
+
+TEST_F(SharedStoreTest, AnAnnotationOfOneIsTheOthers) {
+  ASSERT_EQ(Append(one_, 0, 100), StatusCode::kOk);
+  ASSERT_EQ(Seal(one_), StatusCode::kOk);
+  ASSERT_EQ(Positions(two_, "a"), 100);
+  ASSERT_EQ(Seal(one_, "group"), StatusCode::kOk);
+  one_.runs().TakeInShared();
+  two_.runs().TakeInShared();
+  EXPECT_THAT(std::get<std::shared_ptr<Sequence>>(two_.Find("a"))->annotation(),
+              testing::HasSubstr("group"));
+}
+
+TEST_F(SharedStoreTest, WhatHasNotChangedIsNotLoadedAgain) {
+  ASSERT_EQ(Append(one_, 0, 20), StatusCode::kOk);
+  for (const int loads : {1, 0, 0}) {
+    const auto loaded = [&] {
+      ReaderLock lock(maps_.mutex);
+      return maps_.loads;
+    };
+    const int before = loaded();
+    EXPECT_EQ(Positions(two_, "a"), 20);
+    EXPECT_EQ(loaded() - before, loads);
+  }
+  ASSERT_EQ(Append(one_, 20, 20), StatusCode::kOk);
+  EXPECT_EQ(Positions(two_, "a"), 40);
+}
+
+TEST_F(SharedStoreTest, ARunThatOneUsesIsIdleNowhere) {
+  const auto pass = [&](absl::Duration time, bool used) {
+    for (Replica* server : {&one_, &two_}) server->clock().Advance(time);
+    if (used) EXPECT_TRUE(one_.registry().Find("run", 1).ok());
+    for (Replica* server : {&one_, &two_}) {
+      server->runs().ForgetIdle(absl::Hours(1));
+      server->runs().TakeInShared();
+    }
+  };
+  for (int turn = 0; turn < 10; ++turn) pass(absl::Minutes(20), true);
+  EXPECT_EQ(two_.registry().List().size(), 1);
+  EXPECT_FALSE(two_.runs().registry().Idle(absl::Hours(1)).empty()) << "by itself it would go";
+  for (int turn = 0; turn < 4; ++turn) pass(absl::Minutes(20), false);
+  EXPECT_EQ(two_.registry().List().size(), 0);
 }
 
 // It may be in use elsewhere; the store knows when it has expired.

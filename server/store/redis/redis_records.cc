@@ -127,6 +127,10 @@ absl::StatusOr<StoredSequence> ParseSequence(RedisReply reply) {
       return Damaged("a field of a sequence is no text");
     }
     if (field.text == "e") continue;
+    if (field.text == "v") {
+      if (!absl::SimpleAtoi(value.text, &sequence.revision)) return Damaged("a revision");
+      continue;
+    }
     if (field.text == "d" && value.text.size() == 1) {
       sequence.dropped = static_cast<uint8_t>(value.text[0]);
     } else if (!ParsePart(field.text, std::move(value.text), sequence.parts.emplace_back())) {

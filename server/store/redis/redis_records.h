@@ -4,6 +4,7 @@
 //   sis:steps:RUN/INCARNATION/SERVER          a hash: the totals of steps by slot, of one server
 //   sis:runs                                  a hash: the records of all runs
 //   sis:drops                                 a set: FIRST/LAST/RUN, incarnations to be removed
+//   sis:news                                  a stream: news of Store::ExchangeNews
 //
 // Names in keys are percent-encoded. Fields of a sequence, with big-endian numbers of 4 bytes:
 //
@@ -11,7 +12,8 @@
 //   g POSITION COUNT   a gap's reason
 //   s                  the sealed LENGTH, and the annotation
 //   e                  the end of the last block, in decimal digits, for the scripts
-//   d                  the reason of a drop; all other fields are gone
+//   v                  Store::Revision, in decimal digits
+//   d                  the reason of a drop; all other fields but v are gone
 #pragma once
 
 #include <cstdint>

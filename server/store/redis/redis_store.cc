@@ -38,7 +38,9 @@ constexpr absl::Duration kStepsKept = absl::Hours(30 * 24);
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 constexpr size_t kMaxSequenceBytes = size_t{1} << 29;
 constexpr size_t kMaxDropsAtOnce = 256;
-constexpr absl::string_view kDrops = "sis:drops", kRuns = "sis:runs";
+constexpr absl::string_view kDrops = "sis:drops", kRuns = "sis:runs", kNews = "sis:news";
+// Servers send once a second at most.
+constexpr absl::string_view kMaxNews = "300";
 // The field of sis:runs that changes with every other; those of runs begin with 'r'.
 constexpr absl::string_view kRunsVersion = "v";
 
@@ -83,6 +85,7 @@ for i = 2, #ARGV, 2 do
   end
 end
 for _, i in ipairs(added) do redis.call('HSET', key, ARGV[i], ARGV[i + 1]) end
+if #added > 0 then redis.call('HINCRBY', key, 'v', 1) end
 if last > stored_end then redis.call('HSET', key, 'e', string.format('%.0f', last)) end
 if redis.call('PTTL', key) < tonumber(ARGV[1]) then redis.call('PEXPIRE', key, ARGV[1]) end
 return 0
@@ -109,6 +112,7 @@ for i = 2, #ARGV, 2 do
 end
 for _, field in ipairs(replaced) do redis.call('HDEL', key, field) end
 for i = 2, #ARGV, 2 do redis.call('HSET', key, ARGV[i], ARGV[i + 1]) end
+redis.call('HINCRBY', key, 'v', 1)
 if last > stored_end then redis.call('HSET', key, 'e', string.format('%.0f', last)) end
 if redis.call('PTTL', key) < tonumber(ARGV[1]) then redis.call('PEXPIRE', key, ARGV[1]) end
 return 0
@@ -118,8 +122,9 @@ return 0
 constexpr absl::string_view kDrop = R"(#!lua flags=allow-oom
 local key, had = KEYS[1], 0
 if redis.call('HEXISTS', key, 'd') == 0 then
+  local revision = tonumber(redis.call('HGET', key, 'v') or '0') + 1
   had = redis.call('DEL', key)
-  redis.call('HSET', key, 'd', ARGV[2])
+  redis.call('HSET', key, 'd', ARGV[2], 'v', string.format('%.0f', revision))
 end
 if redis.call('PTTL', key) < tonumber(ARGV[1]) then redis.call('PEXPIRE', key, ARGV[1]) end
 return had
@@ -260,6 +265,46 @@ class RedisStore final : public Store {
     if (stored.ok()) return stored;
     return absl::Status(stored.status().code(),
                         absl::StrCat(ToString(sequence), ": ", stored.status().message()));
+  }
+
+  absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override {
+    const std::string key = RedisSequenceKey(sequence);
+    const absl::StatusOr<RedisReply> reply = Call({.key = key, .arguments = {"HGET", key, "v"}});
+    if (!reply.ok()) return reply.status();
+    uint64_t revision = 0;
+    if (reply->kind != RedisReply::Kind::kNil && !absl::SimpleAtoi(reply->text, &revision)) {
+      return Unexpected("HGET");
+    }
+    return revision;
+  }
+
+  absl::StatusOr<std::vector<std::string>> ExchangeNews(
+      std::span<const std::string> news) override {
+    RedisCommand send{.key = std::string(kNews),
+                      .arguments = {"XADD", kNews, "MAXLEN", kMaxNews, "*"}};
+    for (const std::string& item : news) send.arguments.insert(send.arguments.end(), {"n", item});
+    std::string after;
+    {
+      ReaderLock lock(mutex_);
+      after = news_after_;
+    }
+    std::vector<RedisCommand> commands;
+    if (!news.empty()) commands.push_back(std::move(send));
+    commands.push_back({.key = std::string(kNews), .arguments = {"XRANGE", kNews, after, "+"}});
+    std::vector<absl::StatusOr<RedisReply>> replies = nodes_.Call(commands, nodes_.Deadline());
+    for (const auto& reply : replies) {
+      if (!reply.ok()) return reply.status();
+    }
+    std::vector<std::string> heard;
+    for (RedisReply& entry : replies.back()->elements) {
+      if (entry.elements.size() != 2) return Unexpected("XRANGE");
+      after = "(" + entry.elements[0].text;
+      std::vector<RedisReply>& items = entry.elements[1].elements;
+      for (size_t i = 1; i < items.size(); i += 2) heard.push_back(std::move(items[i].text));
+    }
+    WriterLock lock(mutex_);
+    news_after_ = std::move(after);
+    return heard;
   }
 
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
@@ -570,6 +615,8 @@ class RedisStore final : public Store {
   Mutex mutex_;
   absl::Time probed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Status can_put_ ABSL_GUARDED_BY(mutex_);
+  // Start of the next XRANGE.
+  std::string news_after_ ABSL_GUARDED_BY(mutex_) = "-";
   // The last result of ListRuns, and its version.
   std::string runs_version_ ABSL_GUARDED_BY(mutex_);
   ListedRuns runs_ ABSL_GUARDED_BY(mutex_);

