@@ -125,7 +125,11 @@ absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run
         "run '", run_id,
         "' is there with another config: ", FirstDifference(present->config(), owned)));
   }
-  if (owned.owner.empty()) owned.owner = caller.identity;
+  if (owned.owner.empty()) {
+    owned.owner = caller.identity;
+    // The identity comes from outside, and may be too long for an owner.
+    if (absl::Status status = CheckRunConfig(owned, limits_.max_top_k); !status.ok()) return status;
+  }
   const uint64_t deleted = LastDeleted(run_id);
   if (incarnation != 0 && incarnation <= deleted) {
     return absl::FailedPreconditionError(absl::StrCat(

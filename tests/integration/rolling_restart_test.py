@@ -44,12 +44,14 @@ class TrainedEnough(Exception):
     pass
 
 
-def train(addresses, enough):
-    """Trains the demonstration until a rollout ends after `enough` is set. Returns its rollouts."""
+def train(addresses, begun, enough):
+    """Trains the demonstration until a rollout ends after `enough` is set. Sets `begun` after the first rollout.
+    Returns all rollouts."""
     rollouts = []
 
     def show(rollout):
         rollouts.append(rollout)
+        begun.set()
         if enough.is_set():
             raise TrainedEnough
 
@@ -129,10 +131,11 @@ class RollingRestartTest(unittest.TestCase):
         self.addCleanup(cluster.kill)
         stores = [cluster.store] * 3
         servers, addresses, load = self.begin(stores, allowed={sis.MissingReason.STORE_DOWN})
-        enough = threading.Event()
+        begun, enough = threading.Event(), threading.Event()
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            demo = executor.submit(train, addresses, enough)
+            demo = executor.submit(train, addresses, begun, enough)
             try:
+                self.assertTrue(begun.wait(120))
                 # Clients skip a server for ten seconds at most: never all of them at a time.
                 self.roll(stores, servers, load, seconds=10)
                 for node in cluster.nodes:
