@@ -21,7 +21,7 @@ inline constexpr uint8_t kBlockRankOutside = 255;
 // The header as stored in a block.
 struct BlockHeader {
   char magic[4];       // "SISB"
-  uint32_t crc32c[2];  // of header and part, for each part; both count as 0 in the header
+  uint32_t crc32c[2];  // one per part, over header and part, with both checksums as 0
   uint8_t version;
   BlockEncoding encoding;
   uint8_t id_bytes;
@@ -118,8 +118,8 @@ struct BlockRange {
   BlockRange(const BlockView& block, uint32_t first, uint32_t count, const BlockTag* tag = nullptr);
 
   size_t size() const { return counts.size(); }
-  // The behaviour log-prob of position i in slot `used`, which counts the used slots of all
-  // positions of the range.
+  // The behaviour log-prob of position i in slot `used`, an index into the used slots of the whole
+  // range.
   float LogProbAt(size_t i, size_t used) const;
 };
 

@@ -56,14 +56,14 @@ struct EnvelopeAccumulator {
 // Results over the slots of a position.
 struct SlotsResult {
   Envelope envelope;  // of the first k
-  bool valid;         // whether all slots are, also those beyond k
+  bool valid;         // whether all slots are valid, also beyond k
 };
 
 // Returns true if the current policy's values at a position are valid (section 2).
 SIS_HOST_DEVICE inline bool IsValid(float current_sampled_log_prob, const SlotsResult& slots) {
   return slots.valid && IsLogProb(current_sampled_log_prob);
 }
-// Returns the results over the slots that the REDUCED form has.
+// Returns the results over the slots, as the REDUCED form gives them.
 SIS_HOST_DEVICE inline SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
   return {{Flush(log_envelope), covered_mass},
           log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};

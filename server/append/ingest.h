@@ -33,9 +33,9 @@ class Ingest {
   // the run was superseded.
   absl::Status Apply(const v1::AppendBatch& batch, std::vector<EntryAck>& acks);
 
-  // With a durable store an entry is acked only when it is stored. Apply must then be called
-  // between two calls that wait for the store: BringIn loads the sequences, and Store revokes the
-  // acks of entries that could not be stored.
+  // With a durable store an entry is acked only when it is stored. Then call BringIn, Apply and
+  // Store, in this order. BringIn loads the sequences; Store writes them, and revokes the acks of
+  // entries that could not be stored. Both wait for the store.
   bool has_store() const { return stored_ != nullptr; }
   void BringIn(const v1::AppendBatch& batch);
   void Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks);

@@ -61,7 +61,7 @@ class Sequence {
   struct Appended {
     Ranges ranges = {};             // the new positions
     int64_t positions = 0;          // their number
-    int64_t slots = 0;              // and that of their used slots
+    int64_t slots = 0;              // number of their used slots
     uint32_t committed_length = 0;  // after the Append
   };
   // Stores a block that has passed CheckBlock, completely or not at all. Consecutive small blocks
@@ -73,7 +73,8 @@ class Sequence {
   absl::Status Append(const BlockView& block, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Records the reason why positions have no record, until an Append fills them; completely or not
-  // at all. Returns false if the gap was known already, filled since or not. Returns
+  // at all. Returns false if the gap was known already, even if records have filled it since.
+  // Errors:
   // - AlreadyExists at a position with another reason, or with a record and no earlier gap,
   // - FailedPrecondition at or beyond the seal,
   // - ResourceExhausted if the budget has no kGapBytes left.
@@ -148,7 +149,8 @@ class Sequence {
   // First position -> block; blocks don't overlap.
   Blocks blocks_ ABSL_GUARDED_BY(mutex_);
   // First position -> gap. Gaps don't overlap, and neighbours of one reason are merged. A gap stays
-  // when its positions get records, which take precedence, so that it can be recognised if resent.
+  // when its positions get records, so that it is recognised if resent; the records take
+  // precedence.
   absl::btree_map<uint32_t, Gap> gaps_ ABSL_GUARDED_BY(mutex_);
   uint32_t committed_length_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -190,9 +192,9 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // Returns the record digest of the readable positions in [first, first + count): without corrupt
   // blocks and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
-  // Returns the smallest `oldest_fresh` for which Digest equals `digest`, now or before blocks
-  // became corrupt; nullopt if there is none. Shows that the records are the fetched ones, even if
-  // some have become stale or corrupt since.
+  // Returns the smallest `oldest_fresh` for which Digest equals `digest`, with corrupt blocks left
+  // out or as they were before; nullopt if there is none. A result proves that these are the
+  // fetched records, even if some have become stale or corrupt since.
   std::optional<uint64_t> OldestFetched(uint64_t digest, uint32_t first, uint32_t count) const;
   // Returns true if a block with positions in [first, first + count) is corrupt. The fetched
   // records can then perhaps not be verified.

@@ -50,8 +50,8 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   std::vector<float> log_ratios;
   if (input.decoupled()) {
     // SIS has compared the proximal policy with the behavior policy. The algorithm compares the
-    // current policy with the proximal one, which becomes its reference, and multiplies by the
-    // modified ratio of SIS as a constant correction.
+    // current policy with the proximal one, its reference. The modified ratio of SIS is a constant
+    // factor.
     log_ratios.resize(count);
     for (size_t i = 0; i < count; ++i) {
       if (states[i] == TokenState::kMasked) continue;

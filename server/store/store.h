@@ -74,7 +74,7 @@ struct StoredRun {
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
 };
 
-// Returns the record that PutRun(put) leaves where `there` is stored.
+// Returns what is stored after PutRun(put), if `there` was stored before.
 StoredRun Merged(const StoredRun& there, const StoredRun& put);
 
 struct ListedRuns {
@@ -118,9 +118,9 @@ class Store {
   // For a shared store. Returns a number that changes whenever the sequence does; 0 if nothing is
   // stored.
   virtual absl::StatusOr<uint64_t> Revision(const SequenceIdentity&) { return 0; }
-  // For a shared store. Sends `news` to all servers, and returns the news that servers, this one
-  // too, have sent since the last call. The first call may return older news. A server that does
-  // not call for many seconds may miss some.
+  // For a shared store. Sends news to all servers, and returns what all, including this one, have
+  // sent since the last call. The first call may return older news. A server that does not call for
+  // many seconds may miss some.
   virtual absl::StatusOr<std::vector<std::string>> ExchangeNews(std::span<const std::string>) {
     return std::vector<std::string>();
   }

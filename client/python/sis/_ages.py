@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire.messages import read
 
-# Smaller classes are not judged by.
+# Advice ignores smaller classes.
 _ENOUGH_TOKENS = 100
 _SUMS = ("accepted", "rejected", "outside_top_k", "d", "d_sis", "weight", "weight_squared")
 
@@ -90,7 +90,7 @@ class StalenessLimit:
 
     # None: no limit.
     max_staleness: Optional[int]
-    # Shares of the scored tokens, and of the known sequences, which lose all tokens; NaN if none is known.
+    # Share of scored tokens left out. Share of known sequences that lose all tokens; NaN if none is known.
     tokens_left_out: float
     sequences_left_out: float
     # Shares of the tokens that are left, and nats.
@@ -152,7 +152,7 @@ def _text(behind: Sequence[AgeTotals], everything: AgeTotals, limits: Sequence[S
     found = f"At age {half.name}, in policy versions, {half.accept_rate:.1%} are accepted: less than half."
     limit = next((limit for limit in limits if limit.max_staleness == half.from_ - 1), None)
     if limit is None:
-        return f"{found} No younger tokens are there, so max_staleness does not help."
+        return f"{found} There are no younger tokens, so max_staleness does not help."
     return (
         f"{found} max_staleness {limit.max_staleness} would leave out {limit.tokens_left_out:.1%} {of}; of the others "
         f"{limit.accept_rate:.1%} are accepted, and without it {everything.accept_rate:.1%} of all."

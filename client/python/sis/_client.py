@@ -141,7 +141,7 @@ class Client:
         mass: float = 0.0,
         incarnation: int = 0,
     ) -> Run:
-        """Opens a run, or finds it as it is.
+        """Creates a run, or returns the existing one.
 
         Args:
             run_id: 1 to 256 characters of [A-Za-z0-9._-].
@@ -408,8 +408,8 @@ class Client:
 
         Args:
             run: The run.
-            records: Result of fetch_top_k, or its `select`; they are kept for its keep_seconds again. Slices are
-                accepted if each has a length and, with `log_probs`, no set has unused slots.
+            records: Result of fetch_top_k, or its `select`; they are kept for its keep_seconds again. A list of
+                slices will do if each has a length and, with `log_probs`, no set has unused slots.
             draw: The optimiser step. The same draw decides equally, other draws independently.
             sampled_log_probs: float32 [N], nats, of records.sampled_ids. NaN is accepted at missing positions without
                 options.own_log_probs.
@@ -432,8 +432,8 @@ class Client:
             ValueError: An array has the wrong shape or type, or the arrays are of both forms or of neither; nothing
                 was sent.
             sis.FailedPrecondition: The server has other records for these positions than were fetched. Or outputs need
-                ratios of missing positions without options.own_log_probs, or of an unreachable replica, which only has
-                decisions and acceptance probabilities.
+                ratios at missing positions and options.own_log_probs is unset, or ratios from an unreachable replica,
+                for which only decisions and acceptance probabilities are returned.
         """
         given = (log_probs is not None, log_envelopes is not None, covered_masses is not None)
         if given not in ((True, False, False), (False, True, True)):
@@ -485,7 +485,7 @@ def append_many(
     Raises:
         ValueError: An entry has a wrong shape or type; the message names it, and nothing was sent.
         sis.AppendError: The service refused entries; all others are stored.
-        sis.Error: The call failed. Call again with all entries: the service takes a block twice.
+        sis.Error: The call failed. Call again with all entries: the service accepts a block again.
     """
     made = checked_entries.checked(entries, run.config)
     with _spans.client_span("append_many", run=run.id, entries=len(made)):

@@ -122,8 +122,8 @@ class Recorder:
     names all of them. `add` raises neither these nor what the server refuses: flush and close do.
 
     A server that gives no answer is tried again for `retry_timeout` seconds. Then what it has not
-    stored is given up, with one RuntimeWarning until it answers again, or an error of the flush that
-    waits for it: those positions are MISSING to trainers, and generation goes on.
+    stored is given up: those positions are MISSING to trainers, and generation goes on. One RuntimeWarning is
+    given until it answers again; a waiting flush raises the error instead.
 
     Threads: every method may be called from any thread; the outputs of one sequence in their order.
     """
@@ -223,8 +223,8 @@ class Recorder:
         self._add([(sequence, output)], more, policy_version)
 
     def add_many(self, outputs: Iterable[Tuple[str, Any]], *, policy_version: Optional[int] = None) -> None:
-        """As `add` of these pairs of a sequence and an output one by one, but for less of this
-        process's time: of what a step of the engine returned, say."""
+        """As `add` of these pairs of a sequence and an output one by one, but cheaper, for instance for all outputs
+        of an engine's step."""
         self._add(list(outputs), False, policy_version)
 
     def _add(self, pairs: Sequence[Tuple[str, Any]], more: bool, policy_version: Optional[int]) -> None:
@@ -415,7 +415,7 @@ class Recorder:
         """Returns the work that the next positions of a sequence are added to.
 
         Args:
-            weights: As the engine names them, and as the caller does. None: of the seal.
+            weights: The engine's label and the caller's version. None: for a seal.
         """
         last = self._last.get(sequence)
         if (
@@ -431,7 +431,7 @@ class Recorder:
         return last
 
     def _write(self) -> None:
-        """Of the thread."""
+        """The writer thread's loop."""
         unsent: List[_Work] = []
         down_since: Optional[float] = None
         while True:
@@ -546,7 +546,7 @@ class Recorder:
         return True
 
     def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
-        """The warning, where such are errors."""
+        """Returns the warning if warnings are errors."""
         lost = sum(item.positions for item in work)
         try:
             self._outage.lost("store", f"recorder: {lost} positions were not stored: {error}")
