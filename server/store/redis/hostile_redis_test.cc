@@ -292,17 +292,20 @@ TEST_P(HostileRedisTest, AnOpenedStoreReturnsErrorsByTheDeadline) {
   const FakeServer server(Then(GetParam().answer));
   const auto store = OpenRedis(server.address(), "server");
   ASSERT_TRUE(store.ok()) << store.status();
-  bool failed = false;
+  int told = 0;
   for (const auto& [call, status] : CallAll(**store)) {
     // An answer may be right for some calls.
     if (status.ok() || absl::IsNotFound(status)) continue;
-    failed = true;
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDataLoss(status)) << call << status;
-    if (absl::IsUnavailable(status)) {
-      EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message)) << call;
+    const std::string message(status.message());
+    if (absl::IsDataLoss(status) || absl::StrContains(message, GetParam().message)) {
+      ++told;
+    } else {
+      // On a busy machine the deadline passes before the answer comes.
+      EXPECT_THAT(message, HasSubstr("in time")) << call;
     }
   }
-  EXPECT_TRUE(failed);
+  EXPECT_GT(told, 0);
 }
 
 TEST_P(HostileRedisTest, OpeningReturnsAnErrorByTheDeadline) {
