@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire.messages import read
 
-# Advice ignores smaller classes.
+# Tokens of a class; the advice ignores smaller ones.
 _ENOUGH_TOKENS = 100
 _SUMS = ("accepted", "rejected", "outside_top_k", "d", "d_sis", "weight", "weight_squared")
 
@@ -145,7 +145,8 @@ def age_advice(steps: Sequence[Iterable[AgeTotals]], sequences: Sequence[int] = 
 
 
 def _text(behind: Sequence[AgeTotals], everything: AgeTotals, limits: Sequence[StalenessLimit], steps: int) -> str:
-    of = f"of the {everything.scored} tokens of the last {steps} steps" if steps > 1 else f"of {everything.scored} tokens"
+    scored = everything.scored
+    of = f"of the {scored} tokens of the last {steps} steps" if steps > 1 else f"of {scored} tokens"
     half = next((age for age in behind if age.scored >= _ENOUGH_TOKENS and age.accept_rate < 0.5), None)
     if half is None:
         return f"At every age at least half {of} are accepted."

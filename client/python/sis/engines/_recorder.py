@@ -117,9 +117,9 @@ class Recorder:
 
     A position without a usable log-prob, such as an engine's -9999, is sent as a gap, and so is one of
     unknown weights. Such a position is MISSING for a reason. `unusable` counts them, and a RuntimeWarning
-    names the first one of each reason. A malformed output costs itself only: its positions are gaps, or, if their number is
-    unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput that
-    names all of them. `add` raises neither these nor what the server refuses: flush and close do.
+    names the first one of each reason. A malformed output affects no other: its positions are gaps, or, if
+    their number is unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput
+    that names all of them. `add` raises neither these nor what the server refuses: flush and close do.
 
     A server that gives no answer is tried again for `retry_timeout` seconds. Then what it has not
     stored is given up: those positions are MISSING to trainers, and generation goes on. One RuntimeWarning is

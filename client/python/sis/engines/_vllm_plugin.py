@@ -19,9 +19,9 @@ from sis.engines.vllm import VllmAdapter, check_engine, sampling
 # Seconds between attempts to find the run, and between flushes, which show what the server refused.
 _INTERVAL = 1.0
 # Requests with more kinds of sampling parameters at a time are not recorded: each kind has a thread.
-_MOST_RECORDERS = 16
+_MAX_RECORDERS = 16
 # Aborted requests that may go on; the oldest ones are forgotten.
-_MOST_ABORTED = 1 << 14
+_MAX_ABORTED = 1 << 14
 # Seconds for storing the rest when the engine ends.
 _LAST_FLUSH = 10.0
 
@@ -154,8 +154,8 @@ class ServingRecorder:
     def _recorder(self, run: Run, kind: Sampling, params: Any) -> Optional[Recorder]:
         with self._lock:
             if kind not in self._recorders and run is self._run:
-                if len(self._recorders) >= _MOST_RECORDERS:
-                    _warn(f"requests have more than {_MOST_RECORDERS} kinds of sampling parameters; others are not recorded")
+                if len(self._recorders) >= _MAX_RECORDERS:
+                    _warn(f"requests have more than {_MAX_RECORDERS} kinds of sampling parameters; others are not recorded")
                     return None
                 adapter = VllmAdapter(self._engine, params)
                 self._recorders[kind] = Recorder(self._client, run, adapter, worker="vllm serve")
@@ -173,7 +173,7 @@ class ServingRecorder:
         recorder.add(name, output)
         if reason in ("abort", "error"):
             self._aborted.append(functools.partial(recorder.forget, name))
-            if len(self._aborted) > _MOST_ABORTED:
+            if len(self._aborted) > _MAX_ABORTED:
                 self._aborted.popleft()()
 
     # In the thread.
