@@ -6,7 +6,6 @@ import bisect
 import collections
 import dataclasses
 import itertools
-import re
 import threading
 import time
 import warnings
@@ -18,6 +17,7 @@ from sis import _errors
 from sis._append import AppendStream
 from sis._client import Client
 from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, text_of
+from sis.engines._labels import ASK_AFTER, Labelled, Labels
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
 from sis._owner import Owner
@@ -30,12 +30,6 @@ MAX_WAITING = 1 << 16
 _PART_BYTES = 2 << 20
 # An error names so many malformed outputs.
 _MOST_NAMED = 20
-# Positions that wait for their label; the oldest ones are given up for others.
-MAX_UNLABELLED = MAX_WAITING // 2
-# Seconds between questions for labels.
-_ASK_AFTER = 0.5
-# The name that vLLM and SGLang give to weights that nobody has named.
-_UNNAMED = "default"
 
 
 @dataclasses.dataclass
@@ -79,23 +73,10 @@ class _Outcome:
 
 
 @dataclasses.dataclass
-class _Work:
+class _Work(Labelled):
     """Consecutive positions of one sequence to be sent, perhaps with its seal."""
 
-    sequence: SequenceRef
-    first_position: int
-    # When it was noted, on time.monotonic().
-    noted: float
-    # Name of the weights that the engine gives, and their version that the caller gives.
-    label: Optional[str] = None
-    by_hand: Optional[int] = None
-    # Whether `policy_version` is decided. None: the positions are sent as a gap, for `wrong`.
-    resolved: bool = False
-    policy_version: Optional[int] = None
-    wrong: Optional[_Found] = None
     pieces: List[Piece] = dataclasses.field(default_factory=list)
-    # Of all pieces.
-    positions: int = 0
     # Length to seal the sequence at, after the pieces.
     sealed_length: Optional[int] = None
 
@@ -160,11 +141,8 @@ class Recorder:
         self._stream: Optional[AppendStream] = self._open()
         # Of the writer, of what is being sent.
         self._outcome = _Outcome()
-        # Used by the writer alone: versions by label, labels that were not announced in time, and the time of the
-        # next question for labels.
-        self._labels: Dict[str, int] = {}
-        self._late: Set[Optional[str]] = set()
-        self._ask_at = 0.0
+        # Used by the writer alone.
+        self._labels = Labels(client, run, retry_timeout)
         self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
@@ -436,7 +414,7 @@ class Recorder:
         down_since: Optional[float] = None
         while True:
             with self._changed:
-                pause = min(self._interval, _ASK_AFTER) if unsent else self._interval
+                pause = min(self._interval, ASK_AFTER) if unsent else self._interval
                 self._changed.wait_for(lambda: self._closed or self._flush_wanted and not unsent, pause)
                 if self._closed:
                     return
@@ -449,7 +427,7 @@ class Recorder:
             failure: Optional[Exception] = None
             committed: Dict[SequenceRef, int] = {}
             self._outcome = _Outcome()
-            work, unsent = self._labelled(work)
+            work, unsent = self._labels.resolve(work)
             stored = True
             try:
                 if self._stream is None:
@@ -483,67 +461,6 @@ class Recorder:
                 if not self._closed:
                     self._failure = self._failure or failure
                 self._changed.notify_all()
-
-    def _labelled(self, work: List[_Work]) -> Tuple[List[_Work], List[_Work]]:
-        """Returns the work to send now, and the work that waits for a label, or is behind such work of its sequence."""
-        now = time.monotonic()
-        if now >= self._ask_at and any(
-            item.label is not None and self._version_of(item.label) is None for item in work
-        ):
-            self._ask_at = now + _ASK_AFTER
-            self._ask_for_labels()
-        waiting = [item for item in work if not self._resolve(item)]
-        excess = sum(item.positions for item in waiting) - MAX_UNLABELLED
-        for item in waiting:
-            if now - item.noted >= self._retry_timeout:
-                # Later positions of these weights don't wait as long again.
-                self._late.add(item.label)
-            if excess > 0 or item.label in self._late:
-                excess -= item.positions
-                self._resolve(item, give_up=True)
-        ready: List[_Work] = []
-        unsent: List[_Work] = []
-        behind: Set[SequenceRef] = set()
-        for item in work:
-            if not item.resolved:
-                behind.add(item.sequence)
-            (unsent if item.sequence in behind else ready).append(item)
-        return ready, unsent
-
-    def _ask_for_labels(self) -> None:
-        try:
-            status = self._client.get_run(self._run.id)
-        except _errors.Error:
-            return  # The stream meets it too.
-        if status.run.incarnation == self._run.incarnation:
-            self._labels.update(status.version_labels)
-
-    def _version_of(self, label: str) -> Optional[int]:
-        return int(label) if re.fullmatch("[0-9]{1,19}", label) else self._labels.get(label)
-
-    def _resolve(self, item: _Work, give_up: bool = False) -> bool:
-        """Decides which policy version the item's weights are. Returns False while it waits for their label."""
-        if item.resolved:
-            return True
-        label, by_hand = item.label, item.by_hand
-        version = by_hand if label is None else self._version_of(label)
-        why = "the engine names no weight version, and Recorder.policy_version is not set"
-        if version is None and label is not None:
-            if by_hand is None or label != _UNNAMED:
-                if not give_up and label not in self._late:
-                    return False
-                why = f"its weights' label {label!r} was not announced in time (Client.advance_version)"
-            version = by_hand
-        item.resolved, item.policy_version = True, version
-        where = f"{_named(*item.sequence)}, position {item.first_position}"
-        if version is None:
-            item.wrong = _Found(f"{where}: {why}", MissingReason.UNKNOWN_VERSION)
-        elif by_hand is not None and version != by_hand:
-            item.policy_version = None
-            item.wrong = _Found(
-                f"{where}: policy_version is {by_hand}, but the engine's weights are {label!r}, version {version}"
-            )
-        return True
 
     def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
         """Returns the warning if warnings are errors."""
@@ -617,7 +534,8 @@ class Recorder:
                 entries.append(Gap(name, item.first_position, item.positions, unknown, attempt))
                 self._outcome.unusable[unknown] += item.positions
             if item.wrong is not None:
-                self._outcome.found.append(item.wrong)
+                where = f"{_named(*item.sequence)}, position {item.first_position}"
+                self._outcome.found.append(_Found(f"{where}: {item.wrong}", item.reason))
             if item.sealed_length is not None:
                 entries.append(Seal(name, item.sealed_length, attempt))
         if entries:

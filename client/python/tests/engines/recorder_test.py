@@ -268,7 +268,7 @@ class RecorderTest(fake_service.ServiceTest):
     def test_no_more_than_a_number_of_positions_wait_for_labels(self):
         with self.recorder(policy_version=None) as recorder:
             recorder.add("first", output(0, 3, "finished", versions=[("v1",)]))
-            with unittest.mock.patch("sis.engines._recorder.MAX_UNLABELLED", 10), warnings.catch_warnings():
+            with unittest.mock.patch("sis.engines._labels.MAX_UNLABELLED", 10), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 recorder.add_many((f"s{number}", output(0, 4, versions=[("v2",)])) for number in range(2))
                 self.wait_for(lambda: self.held("first").sealed == 3)
