@@ -70,8 +70,26 @@ class Fault(NamedTuple):
     error: Optional[Exception] = None
 
 
-# bool [T], the reason of the rows where it is true, and the text about one of them.
-_Cause = Tuple[np.ndarray, MissingReason, Callable[[int], str]]
+# bool [T], the sampled log-prob that the record has where it is true, and the text about one such row.
+_Cause = Tuple[np.ndarray, Union[float, np.ndarray], Callable[[int], str]]
+
+
+def reasons_of(sampled_log_probs: np.ndarray) -> np.ndarray:
+    """Returns why sampled log-probs are unusable, each as a MissingReason, and 0 where they are usable: uint8 [T].
+
+    -inf is INFINITE_LOG_PROB, another value below -1000 NO_LOG_PROB, and NaN or a value above 2^-6 INVALID_LOG_PROB.
+
+    Args:
+        sampled_log_probs: float32 [T], nats.
+    """
+    own = sampled_log_probs
+    reasons = np.zeros(len(own), np.uint8)
+    # NaN is in no range.
+    if not (own.min(initial=0) >= LOWEST_LOG_PROB and own.max(initial=0) <= _HIGHEST_LOG_PROB):
+        reasons[~(own <= _HIGHEST_LOG_PROB)] = MissingReason.INVALID_LOG_PROB
+        reasons[own < LOWEST_LOG_PROB] = MissingReason.NO_LOG_PROB
+        reasons[np.isneginf(own)] = MissingReason.INFINITE_LOG_PROB
+    return reasons
 
 
 class Columns(NamedTuple):
@@ -100,34 +118,27 @@ class Columns(NamedTuple):
         - NO_LOG_PROB: The engine has a column for its sampled token, which is not there. Or its sampled
           log-prob is null or below -1000, or exactly 0 where nothing is listed, which is padding.
         - INFINITE_LOG_PROB: Its sampled log-prob is -inf.
-        In the record its sampled log-prob is NaN, and its set is empty. Listed tokens with log-probs below
-        -1000 are left out.
+        In the record its sampled log-prob is one of which reasons_of returns this reason, and its set is empty. Listed
+        tokens with log-probs below -1000 are left out.
 
         ValueError as in sis.canonical.
         """
-        invalid, none = MissingReason.INVALID_LOG_PROB, MissingReason.NO_LOG_PROB
         ids = _arrays.int32("ids", self.ids, [None, None])
         log_probs = _arrays.float32("log_probs", self.log_probs, ids.shape)
         sampled = _arrays.int32("sampled_ids", self.sampled_ids, [len(ids)])
         own = _arrays.float32("sampled_log_probs", self.sampled_log_probs, [len(ids)])
         largest = np.iinfo(np.int32).max if vocabulary_size is None else vocabulary_size - 1
         bound = f"must be in [0, {largest}]"
-        # NaN is in no range.
         causes: List[_Cause] = [
-            ((sampled < 0) | (sampled > largest), invalid, lambda row: f"sampled token {sampled[row]}, {bound}"),
+            ((sampled < 0) | (sampled > largest), np.nan, lambda row: f"sampled token {sampled[row]}, {bound}"),
         ]
         # Where the engine lists the sampled token.
         own_column = {"first": slice(1), "last": slice(-1, None)}.get(self.sampled_column or "", slice(None))
         if self.sampled_column is not None:
             here = (ids[:, own_column] == sampled[:, None]).any(axis=1)
-            causes.append((~here, none, lambda row: f"sampled token {sampled[row]} is not listed"))
+            causes.append((~here, NULL_LOG_PROB, lambda row: f"sampled token {sampled[row]} is not listed"))
         value_of = lambda row: f"the sampled log-prob is {'null' if own[row] == NULL_LOG_PROB else own[row]}"
-        if not (own.min(initial=0) >= LOWEST_LOG_PROB and own.max(initial=0) <= _HIGHEST_LOG_PROB):
-            causes += [
-                (np.isneginf(own), MissingReason.INFINITE_LOG_PROB, value_of),
-                (own < LOWEST_LOG_PROB, none, value_of),
-                (~(own <= _HIGHEST_LOG_PROB), invalid, value_of),
-            ]
+        causes.append((reasons_of(own) != 0, own, value_of))
         if ids.size and not (
             log_probs.min() >= LOWEST_LOG_PROB
             and log_probs.max() <= _HIGHEST_LOG_PROB
@@ -141,12 +152,12 @@ class Columns(NamedTuple):
             causes += [
                 (
                     wrong_ids.any(axis=1),
-                    invalid,
+                    np.nan,
                     lambda row: f"listed token {ids[row, wrong_ids[row].argmax()]}, {bound}",
                 ),
                 (
                     wrong_values.any(axis=1),
-                    invalid,
+                    np.nan,
                     lambda row: f"a listed log-prob is {log_probs[row, wrong_values[row].argmax()]}",
                 ),
             ]
@@ -163,29 +174,26 @@ class Columns(NamedTuple):
         causes += [
             (
                 (out.sampled_log_probs == 0) & (out.top_k_ids[:, 0] < 0),
-                none,
+                NULL_LOG_PROB,
                 lambda row: "the sampled log-prob is 0 and nothing is listed: padding",
             ),
-            (masses > _MOST_MASS, invalid, lambda row: f"the listed probabilities sum to {masses[row]}"),
+            (masses > _MOST_MASS, np.nan, lambda row: f"the listed probabilities sum to {masses[row]}"),
         ]
-        reasons = np.zeros(len(ids), np.uint8)
-        for wrong, reason, _ in reversed(causes):
-            reasons[wrong] = reason
-        unusable = reasons != 0
+        unusable = np.logical_or.reduce([wrong for wrong, *_ in causes])
         if not unusable.any():
-            return Read(out, reasons, [])
+            return Read(out, [])
         out.write(unusable, TopK(sampled[unusable], *TopK.void(1, top_k)[1:]))
+        for wrong, value, _ in reversed(causes):
+            np.copyto(out.sampled_log_probs, value, where=wrong)
         row = int(unusable.argmax())
         why = next(why(row) for wrong, _, why in causes if wrong[row])
-        return Read(out, reasons, [Fault(row, int(unusable.sum()), why)])
+        return Read(out, [Fault(row, int(unusable.sum()), why)])
 
 
 class Read(NamedTuple):
     """Record of all positions of several pieces, and what is wrong with them."""
 
     record: TopK
-    # uint8 [T]: the MissingReason of each unusable position, otherwise 0.
-    reasons: np.ndarray
     faults: List[Fault]
 
 
@@ -196,22 +204,12 @@ def text_of(error: Exception) -> str:
 
 
 def entries_of(
-    sequence: str,
-    first_position: int,
-    policy_version: int,
-    record: TopK,
-    attempt: int = 0,
-    reasons: Optional[np.ndarray] = None,
+    sequence: str, first_position: int, policy_version: int, record: TopK, attempt: int = 0
 ) -> List[Union[Block, Gap]]:
-    """Returns the blocks and gaps of a record of consecutive positions: a gap where the sampled log-prob
-    is NaN.
-
-    Args:
-        reasons: uint8 [T], of the gaps, as in Read. None: INVALID_LOG_PROB.
-    """
+    """Returns the blocks and gaps of a record of consecutive positions: a gap, with its reason, where the sampled
+    log-prob is unusable."""
     made: List[Union[Block, Gap]] = []
-    if reasons is None:
-        reasons = np.where(np.isnan(record.sampled_log_probs), np.uint8(MissingReason.INVALID_LOG_PROB), np.uint8(0))
+    reasons = reasons_of(record.sampled_log_probs)
     edges = [0, *(np.flatnonzero(reasons[1:] != reasons[:-1]) + 1).tolist(), len(reasons)]
     for first, last in zip(edges, edges[1:]):
         position = first_position + first
@@ -271,8 +269,7 @@ class Adapter(abc.ABC):
         """Returns the record of all positions of all pieces.
 
         What can't be read costs itself only: a position, or, if it is a MalformedOutput, a piece. There the
-        record's sampled id is -1 and its sampled log-prob NaN, for the reason INVALID_LOG_PROB. Never raises
-        for what an engine returned.
+        record's sampled id is -1 and its set is empty. Never raises for what an engine returned.
         """
         return _Reader(self, top_k, vocabulary_size).read(pieces)
 
@@ -297,9 +294,8 @@ class _Reader:
         pieces = [piece for piece in pieces if piece.start < piece.stop]
         rows = sum(piece.stop - piece.start for piece in pieces)
         self._out = TopK.void(rows, self._top_k)
-        self._reasons = np.full(rows, MissingReason.INVALID_LOG_PROB, np.uint8)
         faults = self._of_pieces(pieces, 0) if pieces else []
-        return Read(self._out, self._reasons, faults)
+        return Read(self._out, faults)
 
     def _of_pieces(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
         """Writes the rows from `first` on."""
@@ -319,7 +315,6 @@ class _Reader:
         except MalformedOutput as error:
             rows = piece.stop - piece.start
             self._out.write(slice(first, first + rows), TopK.void(rows, self._top_k))
-            self._reasons[first : first + rows] = MissingReason.INVALID_LOG_PROB
             return [Fault(first, rows, str(error), error)]
 
     def _of_positions(self, piece: Piece, first: int, failed: Exception) -> List[Fault]:
@@ -327,7 +322,7 @@ class _Reader:
         output, start, stop = piece
         if stop - start == 1:
             if isinstance(failed, NothingListed):
-                self._reasons[first] = MissingReason.NO_LOG_PROB
+                self._out.sampled_log_probs[first] = NULL_LOG_PROB
             return [Fault(first, 1, text_of(failed), failed)]
         half = (start + stop) // 2
         faults = []
@@ -342,10 +337,8 @@ class _Reader:
         return faults
 
     def _at_once(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
-        record, reasons, faults = self._adapter.columns(pieces).read(self._top_k, self._vocabulary_size)
-        rows = slice(first, first + len(reasons))
-        self._out.write(rows, record)
-        self._reasons[rows] = reasons
+        record, faults = self._adapter.columns(pieces).read(self._top_k, self._vocabulary_size)
+        self._out.write(slice(first, first + len(record.sampled_ids)), record)
         return [fault._replace(row=first + fault.row) for fault in faults]
 
 

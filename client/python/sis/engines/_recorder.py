@@ -11,18 +11,17 @@ import time
 import warnings
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-import numpy as np
-
 from sis import _errors
 from sis._append import AppendStream
 from sis._client import Client
-from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, text_of
+from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, reasons_of, text_of
 from sis.engines._labels import ASK_AFTER, Labelled, Labels
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
 from sis._owner import Owner
 from sis._records import MissingReason, SequenceRef
 from sis._run import Run
+from sis._top_k import TopK
 
 # A caller that is so many positions ahead of the server waits.
 MAX_WAITING = 1 << 16
@@ -514,12 +513,9 @@ class Recorder:
         config = self._run.config
         readable = [item for item in work if item.policy_version is not None]
         pieces = [piece for item in readable for piece in item.pieces]
-        record, reasons, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
+        record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
         begins = list(itertools.accumulate((item.positions for item in readable), initial=0))
-        self._outcome.found += [_found(fault, reasons, readable, begins) for fault in faults]
-        for reason, count in enumerate(np.bincount(reasons).tolist()):
-            if reason and count:
-                self._outcome.unusable[MissingReason(reason)] += count
+        self._outcome.found += [_found(fault, record, readable, begins) for fault in faults]
         entries: List[AppendEntry] = []
         begin = 0
         for item in work:
@@ -527,17 +523,18 @@ class Recorder:
             if item.policy_version is not None:
                 rows = slice(begin, begin + item.positions)
                 begin = rows.stop
-                part = record.part(rows)
-                entries += entries_of(name, item.first_position, item.policy_version, part, attempt, reasons[rows])
+                entries += entries_of(name, item.first_position, item.policy_version, record.part(rows), attempt)
             elif item.positions:
                 unknown = MissingReason.UNKNOWN_VERSION
                 entries.append(Gap(name, item.first_position, item.positions, unknown, attempt))
-                self._outcome.unusable[unknown] += item.positions
             if item.wrong is not None:
                 where = f"{_named(*item.sequence)}, position {item.first_position}"
                 self._outcome.found.append(_Found(f"{where}: {item.wrong}", item.reason))
             if item.sealed_length is not None:
                 entries.append(Seal(name, item.sealed_length, attempt))
+        for entry in entries:
+            if isinstance(entry, Gap):
+                self._outcome.unusable[entry.reason] += entry.length
         if entries:
             self._append(entries)
 
@@ -571,14 +568,15 @@ def _ranges(versions: Sequence[VersionRange], start: int, stop: int) -> Iterator
         yield None, start, stop
 
 
-def _found(fault: Fault, reasons: np.ndarray, work: List[_Work], begins: Sequence[int]) -> _Found:
+def _found(fault: Fault, record: TopK, work: List[_Work], begins: Sequence[int]) -> _Found:
     """begins: of each item, its first row."""
     index = bisect.bisect_right(begins, fault.row) - 1
     item = work[index]
     position = item.first_position + fault.row - begins[index]
     named = _named(*item.sequence)
     if fault.error is None:
-        return _Found(f"{named}, position {position}: {fault.why}", MissingReason(int(reasons[fault.row])))
+        (reason,) = reasons_of(record.sampled_log_probs[fault.row : fault.row + 1]).tolist()
+        return _Found(f"{named}, position {position}: {fault.why}", MissingReason(reason))
     where = f"position {position}" if fault.rows == 1 else f"positions [{position}, {position + fault.rows})"
     return _Found(f"{named}, {where}: {fault.why}")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sis import _errors
 from sis._client import Client, append_many
-from sis.engines._adapter import Adapter, MalformedOutput, Piece, VersionRange, entries_of
+from sis.engines._adapter import Adapter, VersionRange, entries_of, reasons_of
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
 from sis._records import MissingReason
@@ -35,15 +35,15 @@ class AnswerRecorder:
         self._lock = threading.Lock()
         # The newest version that the run was advanced to.
         self._policy_version = 0
-        # Versions that were refused, as the engine reports them.
-        self._refused: Set[str] = set()
+        # Versions that were refused, as the engine reports them; None: it reports none.
+        self._refused: Set[Optional[str]] = set()
 
     def record(self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any) -> None:
         """Returns once the answer is stored, or given up with a RuntimeWarning.
 
         An answer that is not one of `tokens`, or that `adapter` can't read, is not recorded. Positions of a version
-        that is no number are MISSING (UNKNOWN_VERSION). A RuntimeWarning names each such answer, and each such version
-        once.
+        that is no number, or of none, are MISSING (UNKNOWN_VERSION). A RuntimeWarning names each such answer, and each
+        such version once.
         """
         try:
             entries, newest = self._entries(name, tokens, adapter, output)
@@ -73,11 +73,8 @@ class AnswerRecorder:
             raise ValueError(f"response_length: got {length}; must be {in_answer}, the length of the engine's answer")
         ranges = _checked(adapter.versions(output), length)
         config = self._run.config
-        record, reasons, faults = adapter.read([Piece(output, 0, length)], config.top_k, config.vocabulary_size)
-        for fault in faults:
-            if isinstance(fault.error, MalformedOutput):
-                raise fault.error
-        differ = np.flatnonzero(~np.isnan(record.sampled_log_probs) & (record.sampled_ids != np.asarray(tokens)))
+        record = adapter.record(output, config.top_k, config.vocabulary_size)
+        differ = np.flatnonzero((reasons_of(record.sampled_log_probs) == 0) & (record.sampled_ids != np.asarray(tokens)))
         if len(differ):
             at = int(differ[0])
             raise ValueError(
@@ -92,30 +89,32 @@ class AnswerRecorder:
                 continue
             newest = max(newest, number)
             rows = slice(start, stop)
-            entries += entries_of(name, start, number, record.part(rows), reasons=reasons[rows])
+            entries += entries_of(name, start, number, record.part(rows))
         return [*entries, Seal(name, length)], newest
 
-    def _number(self, version: str) -> Optional[int]:
+    def _number(self, version: Optional[str]) -> Optional[int]:
         """None for a version that is no number, with a RuntimeWarning for the first of its kind."""
-        if re.fullmatch("[0-9]{1,18}", version):
+        if version is not None and re.fullmatch("[0-9]{1,18}", version):
             return int(version)
         with self._lock:
             known = version in self._refused
             self._refused.add(version)
         if not known:
+            of = "positions without a weight version" if version is None else f"positions of weight version {version!r}"
             warnings.warn(
-                f"SIS: positions of weight version {version!r} are not recorded: it must be a number, "
-                "which counts the updates of the engine's weights",
+                f"SIS: {of} are not recorded: the engine must name a number, which counts the updates of its weights",
                 RuntimeWarning,
                 stacklevel=4,
             )
         return None
 
 
-def _checked(versions: Sequence[VersionRange], length: int) -> List[Tuple[str, int, int]]:
-    """Returns version, start and stop of each range. ValueError unless they are consecutive and cover `length`
-    positions. An engine that reports no versions has version 0."""
-    ranges = [(version, start, length if stop is None else stop) for version, start, stop in versions or [VersionRange("0")]]
+def _checked(versions: Sequence[VersionRange], length: int) -> List[Tuple[Optional[str], int, int]]:
+    """Returns version, start and stop of each range; the version is None if the engine reports none. ValueError unless
+    they are consecutive and cover `length` positions."""
+    if not versions:
+        return [(None, 0, length)]
+    ranges = [(version, start, length if stop is None else stop) for version, start, stop in versions]
     starts = [0, *(stop for _, _, stop in ranges)]
     ordered = all(start == begin < stop for (_, start, stop), begin in zip(ranges, starts))
     if not ordered or starts[-1] != length:

@@ -9,6 +9,7 @@ import numpy as np
 
 import sis
 from sis.engines import Piece
+from sis.engines._adapter import reasons_of
 from sis.engines.llama_cpp import LlamaCppAdapter
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/llama_cpp.json").read_text())
@@ -26,7 +27,7 @@ class LlamaCppTest(unittest.TestCase):
             columns = self.columns(answer)
             self.assertEqual(columns.sampled_ids.tolist(), answer["tokens"])
             record = columns.record(LISTED)
-            told = ~np.isnan(record.sampled_log_probs)
+            told = reasons_of(record.sampled_log_probs) == 0
             self.assertEqual(told.sum(), len(entries))
             record = sis.TopK(*(array[told] for array in record))
             own, tops = ("logprob", "top_logprobs") if name == "raw" else ("prob", "top_probs")
@@ -46,7 +47,8 @@ class LlamaCppTest(unittest.TestCase):
         del entries[3:]
         answer.update(tokens=tokens, tokens_predicted=4)
         none = sis.MissingReason.NO_LOG_PROB
-        self.assertEqual(self.columns(answer).read(LISTED).reasons.tolist(), [0, none, none, 0])
+        record = self.columns(answer).record(LISTED)
+        self.assertEqual(reasons_of(record.sampled_log_probs).tolist(), [0, none, none, 0])
         entries[1]["id"] = 8
         with self.assertRaisesRegex(ValueError, "log-probs of token 8, entry 1"):
             self.columns(answer)

@@ -1,7 +1,9 @@
 import contextlib
+import json
 import types
 import unittest
 import unittest.mock
+import urllib.request
 
 import vllm_process
 from http_engines import VllmEngine
@@ -41,8 +43,12 @@ class VimeTest(SlimeCase, unittest.TestCase):
             type(self), self.folder.parent, ["python", "-m", "vllm.entrypoints.openai.api_server"],
             "--model", str(self.folder), "--dtype", "float32", "--enforce-eager", "--max-model-len", "128",
             "--max-logprobs", str(self.LISTED), "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
-            HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
+            HF_HUB_OFFLINE="1", VLLM_SERVER_DEV_MODE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
         )  # fmt: skip
+        named = json.dumps({"new_version": "0"}).encode()
+        headers = {"Content-Type": "application/json"}
+        told = urllib.request.Request(f"http://127.0.0.1:{port}/update_weight_version", named, headers)
+        urllib.request.urlopen(told).close()
         args = self.args(vllm_router_port=port)
         samples = self.generated(args)
         self.assertEqual(self.engine.requests, [])

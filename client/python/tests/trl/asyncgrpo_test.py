@@ -406,7 +406,7 @@ class AsyncgrpoTest(TrainerCase):
                 ids = (tokens[:, None] + np.arange(4)) % 64
                 record = canonical(ids, log_probs, tokens, log_probs[:, 0], 4)
                 turn = _async_rollouts._Turn(record, version)
-                turns.append(TurnRecord(prompt, tokens.tolist(), turn.log_probs()))
+                turns.append(TurnRecord(prompt, tokens.tolist(), turn.log_probs(record.sampled_log_probs.tolist())))
                 prompt = [*prompt, *tokens.tolist()]
                 # Rewrites the prompt with other tokens for the last ones, or for all.
                 drift = random.choice([0, 0, 1, 2, len(prompt)])

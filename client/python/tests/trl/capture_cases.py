@@ -7,10 +7,10 @@ import types
 import unittest
 from typing import Any, List
 
-import numpy as np
-
 import sis
+from sis import MissingReason
 from sis.engines import MalformedOutput
+from sis.engines._adapter import reasons_of
 from sis.engines.vllm import VllmAdapter
 from sis.integrations.trl import SisConfig, _async_rollouts, _capture
 
@@ -55,22 +55,26 @@ class CaptureTest(unittest.TestCase):
         turn.take(self.adapter(), outputs)
         records = turn.records([[1, 2], [3, 4], [5, 6]])
         self.assertEqual([record.sampled_ids.tolist() for record in records], [[1, 2], [3, 4], [5, 6]])
-        np.testing.assert_array_equal(
-            [record.sampled_log_probs for record in records], [[-2, -3], [math.nan, -4], [math.nan, math.nan]]
+        self.assertEqual(
+            [reasons_of(record.sampled_log_probs).tolist() for record in records],
+            [[0, 0], [MissingReason.NO_LOG_PROB, 0], [MissingReason.INVALID_LOG_PROB] * 2],
         )
 
     def test_a_null_of_the_server_costs_one_position(self):
         turn = _capture._ServerTurn(K, sis.Sampling("processed"))
         completions, ids = [[1, 2], [3]], [[[1, 90, 91], [90, 2, 91]], [[90, 91, 3]]]
-        for value in (None, math.nan, -9999.0, -math.inf):
+        # TRL's server sends null for NaN.
+        for value, reason in (
+            (None, MissingReason.INVALID_LOG_PROB), (math.nan, MissingReason.INVALID_LOG_PROB),
+            (-9999.0, MissingReason.NO_LOG_PROB), (-math.inf, MissingReason.INFINITE_LOG_PROB),
+        ):  # fmt: skip
             log_probs = [[[-2.0, -0.5, -1.5], [-0.5, value, -1.5]], [[-0.5, -1.5, -4.0]]]
             own = turn.take(completions, log_probs, ids)
             self.assertEqual((own[0][0], own[1]), ([-2.0], [[-4.0]]))
             records = turn.records(completions)
             self.assertEqual([record.sampled_ids.tolist() for record in records], completions)
-            np.testing.assert_array_equal(
-                np.concatenate([record.sampled_log_probs for record in records]), [-2, math.nan, -4]
-            )
+            reasons = [reasons_of(record.sampled_log_probs).tolist() for record in records]
+            self.assertEqual(reasons, [[0, reason], [0]])
         for wrong, message in (
             ([[[-2.0, -0.5, -1.5]], [[-0.5, -1.5, -4.0]]], r"logprobs\[0\]: 1 positions, must be 2"),
             ([[[-2.0, -0.5], [-0.5, -1.0, -1.5]], [[-0.5, -1.5, -4.0]]], r"logprobs\[0\].*different numbers"),
@@ -82,7 +86,10 @@ class CaptureTest(unittest.TestCase):
         token = "token_id:{}".format
         tops = [{token(drawn): -2.0, token(90): -0.5, token(91): -1.5} for drawn in (1, 2)]
         told = {"tokens": [token(1), token(2)], "token_logprobs": [-2.0, -9999.0], "top_logprobs": tops}
-        for log_probs, own in ((told, [-2.0, math.nan]), (None, [math.nan] * 2)):
+        for log_probs, kinds, reason in (
+            (told, [sis.Block, sis.Gap, sis.Seal], MissingReason.NO_LOG_PROB),
+            (None, [sis.Gap, sis.Seal], MissingReason.INVALID_LOG_PROB),
+        ):
             answer = {"choices": [{"token_ids": [1, 2], "logprobs": log_probs, "finish_reason": "stop"}]}
 
             class Loop:
@@ -97,10 +104,9 @@ class CaptureTest(unittest.TestCase):
             payload = {"model": "m", "temperature": 1.0, "return_token_ids": True, "logprobs": 0, "prompt": []}
             with self.assertWarnsRegex(RuntimeWarning, "SIS: position [01] of an answer is not recorded"):
                 answered = asyncio.run(loop._post("/v1/completions", payload))
-            np.testing.assert_array_equal(answered["choices"][0]["logprobs"]["token_logprobs"], own)
             row = types.SimpleNamespace(
                 completion_mask=[1, 1], old_log_probs=answered["choices"][0]["logprobs"]["token_logprobs"]
             )
             entries = _async_rollouts._entries_of_row("a", row)
-            kinds = [type(entry) for entry in entries]
-            self.assertEqual(kinds, [sis.Gap, sis.Seal] if log_probs is None else [sis.Block, sis.Gap, sis.Seal])
+            self.assertEqual([type(entry) for entry in entries], kinds)
+            self.assertEqual(entries[-2].reason, reason)

@@ -86,7 +86,7 @@ class SisRolloutLoopMixin(_Loop):
             adapter = OpenAiAdapter(request, _LOGPROBS_MODE)
             self._sis_sampling = adapter.sampling
             piece = Piece(choice, 0, len(choice["token_ids"]))
-            record, _, faults = adapter.read([piece], top_k, self._sis_run.config.vocabulary_size)
+            record, faults = adapter.read([piece], top_k, self._sis_run.config.vocabulary_size)
             for fault in faults:
                 warnings.warn(f"SIS: position {fault.row} of an answer is not recorded: {fault.why}", RuntimeWarning)
             told = choice["logprobs"] or {}
