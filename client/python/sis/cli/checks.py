@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Iterator, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Union
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from sis.cli.output import Rows, properties
+from sis.cli.output import Rows, number_text, of, properties
 
 if TYPE_CHECKING:
     from sis.diagnose import Check, Comparison, Diagnosis
@@ -29,20 +29,22 @@ def diagnosis_parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     for sentence in diagnosis.verdict:
         yield Text(sentence)
     yield ""
-    questions = Rows("", "QUESTION", "MEASURED", "A FAULT IF", left=("", "QUESTION", "A FAULT IF"))
-    for check in diagnosis.checks:
-        questions.add(_OUTCOMES[check.outcome], check.question, *_measured(check))
-    yield questions
+    columns = {
+        "": of("outcome", _OUTCOMES.__getitem__),
+        "QUESTION": of("question"),
+        "MEASURED": lambda check: "" if check.outcome == "untested" else number_text(check.value),
+        "A FAULT IF": _bound,
+    }
+    yield Rows(columns, diagnosis.checks, left=("", "QUESTION", "A FAULT IF"))
     yield ""
     yield _profile(diagnosis)
     yield ""
 
 
-def _measured(check: Check) -> Sequence[str]:
-    if check.outcome == "untested":
-        return "", check.finding
+def _bound(check: Check) -> str:
+    """Returns where the fault is, or why nothing was measured."""
     side = "at least" if check.fault_if == "at_least" else "at most"
-    return "-" if math.isnan(check.value) else f"{check.value:.3g}", f"{side} {check.limit:g}"
+    return check.finding if check.outcome == "untested" else f"{side} {check.limit:g}"
 
 
 def _number(value: float, digits: int = 4) -> str:
@@ -51,14 +53,17 @@ def _number(value: float, digits: int = 4) -> str:
 
 def _profile(diagnosis: Diagnosis) -> Rows:
     """Makes rows for ranges of positions, and for the sequences with the largest D."""
-    rows = Rows("WHERE", "POSITIONS", "D", "LISTS", left=("WHERE",))
     sequences = [row for row in diagnosis.profile.sequences if not math.isnan(row.d)]
     sequences.sort(key=lambda row: -row.d)
     named = [(f"positions {row.first}-{row.last}", row) for row in diagnosis.profile.positions]
     named += [(f"sequence {row.first}", row) for row in sequences[:_MOST_SEQUENCES]]
-    for name, row in named:
-        rows.add(name, row.positions, _number(row.d), _number(row.total_variation))
-    return rows
+    columns = {
+        "WHERE": lambda row: row[0],
+        "POSITIONS": lambda row: str(row[1].positions),
+        "D": lambda row: _number(row[1].d),
+        "LISTS": lambda row: _number(row[1].total_variation),
+    }
+    return Rows(columns, named, left=("WHERE",))
 
 
 def comparison_parts(comparison: Comparison, positions: int) -> Iterator[RenderableType]:
@@ -67,7 +72,7 @@ def comparison_parts(comparison: Comparison, positions: int) -> Iterator[Rendera
     yield Text(f"A: {comparison.a_name}\nB: {comparison.b_name}")
     yield Text(f"{len(compared.counts)} sequences, {len(compared)} positions in the same context\n")
     yield from diagnosis_parts(comparison.diagnosis)
-    yield properties((title, _cell(value)) for title, value in zip(_TITLES, comparison.decisions.summary().values()))
+    yield properties(dict(zip(_TITLES, map(_cell, comparison.decisions.summary().values()))))
     if note := comparison.note():
         yield Text(note)
     yield from _positions(comparison, positions)
@@ -88,22 +93,21 @@ def _positions(comparison: Comparison, count: int) -> Iterator[RenderableType]:
         if len(shown) == len(compared)
         else f"\nThe {len(shown)} positions with the largest |log w|, in nats:"
     )
-    rows = Rows(
-        "SEQUENCE", "POSITION", "LOG P A", "LOG P B", "LOG W", "LISTS", "A", "DECISION", "TOKEN",
-        left=("DECISION", "TOKEN"), first_to_go=("LISTS", "A", "LOG P A", "LOG P B"),
-    )  # fmt: skip
-    for at in shown:
-        log_prob, log_ratio = compared.pair.a.sampled_log_probs[compared.at_a[at]], decided.log_ratios[at]
-        rows.add(
-            int(compared.sequences[at]),
-            int(compared.positions[at]),
-            _number(float(log_prob)),
-            _number(float(log_prob + log_ratio)),
-            _number(float(log_ratio)),
-            _number(float(compared.total_variations[at])),
-            _number(float(decided.acceptance_probabilities[at])),
-            decided.name(at),
-            # In quotation marks: the text of a token may hold anything.
-            json.dumps(comparison.text_of(int(compared.a_sampled[at])), ensure_ascii=False),
-        )
-    yield rows
+    log_probs = compared.pair.a.sampled_log_probs[compared.at_a]
+
+    def numbers(values: Any) -> Callable[[int], str]:
+        return lambda at: _number(float(values[at]))
+
+    columns = {
+        "SEQUENCE": lambda at: str(compared.sequences[at]),
+        "POSITION": lambda at: str(compared.positions[at]),
+        "LOG P A": numbers(log_probs),
+        "LOG P B": numbers(log_probs + decided.log_ratios),
+        "LOG W": numbers(decided.log_ratios),
+        "LISTS": numbers(compared.total_variations),
+        "A": numbers(decided.acceptance_probabilities),
+        "DECISION": decided.name,
+        # In quotation marks: the text of a token may hold anything.
+        "TOKEN": lambda at: json.dumps(comparison.text_of(int(compared.a_sampled[at])), ensure_ascii=False),
+    }
+    yield Rows(columns, shown, left=("DECISION", "TOKEN"), first_to_go=("LISTS", "A", "LOG P A", "LOG P B"))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sis.cli.failure import FAULT_FOUND, fail
-from sis.cli.output import OUTPUT, Output, console, print_json
+from sis.cli.output import FAULT_FOUND, OUTPUT, Output, console, fail, print_json
 
 if TYPE_CHECKING:
     from sis.diagnose import RecordedFile

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Iterator, List, Optional
 
 import typer
 
-from sis.cli.failure import fail
+from sis.cli.output import fail
 
 if TYPE_CHECKING:
     from sis import Client

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connected
-from sis.cli.failure import FAULT_FOUND
-from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
-from sis.cli.verdicts import finding_texts, verdict_text
+from sis.cli.output import (
+    FAULT_FOUND, OUTPUT, Output, Rows, console, finding_texts, number_text, of, print_json, share_text, verdict_text,
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from sis._ages import AgeAdvice
     from sis.diagnose import RunDiagnosis
+
+# Columns of StalenessLimit.
+_LIMITS = {
+    "MAX_STALENESS": of("max_staleness", lambda limit: "none" if limit is None else str(limit)),
+    "TOKENS OUT": of("tokens_left_out", share_text),
+    "SEQUENCES OUT": of("sequences_left_out", share_text),
+    "ACCEPT": of("accept_rate", share_text),
+    "D/TOKEN": of("d", number_text),
+    "ESS": of("effective_sample_size", share_text),
+}
 
 
 def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
@@ -55,25 +64,12 @@ def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> N
             console.print("")
             if diagnosis.ages.text:
                 console.print(Text(diagnosis.ages.text))
-                console.print(*_limits(diagnosis.ages), "", sep="\n")
+                if diagnosis.ages.limits:
+                    console.print(Rows(_LIMITS, diagnosis.ages.limits))
+                console.print("")
             _print_tokens(diagnosis)
     if diagnosis.fault:
         raise typer.Exit(FAULT_FOUND)
-
-
-def _limits(advice: AgeAdvice) -> Iterator[Rows]:
-    if advice.limits:
-        rows = Rows("MAX_STALENESS", "TOKENS OUT", "SEQUENCES OUT", "ACCEPT", "D/TOKEN", "ESS")
-        for limit in advice.limits:
-            rows.add(
-                "none" if limit.max_staleness is None else limit.max_staleness,
-                share_text(limit.tokens_left_out),
-                share_text(limit.sequences_left_out),
-                share_text(limit.accept_rate),
-                number_text(limit.d),
-                share_text(limit.effective_sample_size),
-            )
-        yield rows
 
 
 def _print_tokens(diagnosis: RunDiagnosis) -> None:

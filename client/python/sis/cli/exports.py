@@ -9,7 +9,7 @@ from typing import Optional
 import typer
 
 from sis.cli.connection import RUN, SERVER, connected
-from sis.cli.failure import fail, need
+from sis.cli.output import fail, need
 
 
 class Format(str, enum.Enum):

@@ -7,7 +7,7 @@ import typer
 
 from sis import __version__
 from sis.cli import compare, diagnose, exports, runs, sequences, server, steps, top, web
-from sis.cli.failure import FAILED
+from sis.cli.output import FAILED
 
 app = typer.Typer(
     name="sisctl",

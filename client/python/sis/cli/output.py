@@ -1,11 +1,14 @@
-"""Output of the commands: tables for people, or JSON for programs."""
+"""Output of the commands: tables for people, JSON for programs, errors. Exit codes: 0 done, 1 failed, refused or no
+answer, 2 wrong usage, 3 a fault found."""
 
 from __future__ import annotations
 
 import enum
+import importlib.util
 import json
 import math
-from typing import Any, Iterable, List, Sequence, Tuple, Union
+import operator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, NoReturn, Sequence, Union
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -14,6 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sis._plain_json import plain
+
+if TYPE_CHECKING:
+    from sis import MissingReason, RunStatus, Verdict
+
+FAILED = 1
+FAULT_FOUND = 3
 
 
 class Output(str, enum.Enum):
@@ -41,18 +50,51 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
-class Rows:
-    """A table of numbers. It leaves out columns in a narrow terminal."""
+def fail(message: str) -> NoReturn:
+    """Ends the command with one line on standard error."""
+    typer.echo(f"sisctl: {message}", err=True)
+    raise typer.Exit(FAILED)
 
-    def __init__(self, *columns: str, left: Sequence[str] = (), first_to_go: Sequence[str] = ()) -> None:
-        """`left`: columns with text, which wraps. `first_to_go`: columns to leave out, in this order."""
+
+def need(module: str, extra: str = "cli") -> None:
+    """Fails if a package of an extra is not installed."""
+    if importlib.util.find_spec(module) is None:
+        fail(f"this needs {module}: pip install 'sis-ratio[{extra}]'")
+
+
+def of(name: str, text: Callable[[Any], Cell] = str) -> Callable[[Any], Cell]:
+    """Returns the function from the item of a row to a cell: the text of the item's attribute `name`, which may have
+    dots."""
+    value = operator.attrgetter(name)
+    return lambda item: text(value(item))
+
+
+def or_dash(value: Any) -> str:
+    return "-" if value in (None, "") else str(value)
+
+
+class Rows:
+    """A table with a row for each item. It leaves out columns in a narrow terminal."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Callable[[Any], Cell]],
+        items: Iterable[Any],
+        left: Sequence[str] = (),
+        first_to_go: Sequence[str] = (),
+    ) -> None:
+        """Makes a table.
+
+        Args:
+            columns: Functions from an item to a cell, by title.
+            items: The items.
+            left: Columns with text, which wraps.
+            first_to_go: Columns to leave out, in this order.
+        """
         self._columns = columns
+        self._items = list(items)
         self._left = left
         self._first_to_go = first_to_go
-        self._rows: List[Sequence[Cell]] = []
-
-    def add(self, *cells: Cell) -> None:
-        self._rows.append(cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = self._table(())
@@ -64,12 +106,12 @@ class Rows:
 
     def _table(self, left_out: Sequence[str]) -> Table:
         made = Table(box=None, pad_edge=False, header_style="bold")
-        shown = [index for index, column in enumerate(self._columns) if column not in left_out]
-        for column in (self._columns[index] for index in shown):
-            text = column in self._left
-            made.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
-        for cells in self._rows:
-            made.add_row(*(_text(cells[index]) if index < len(cells) else "" for index in shown))
+        shown = {title: cell for title, cell in self._columns.items() if title not in left_out}
+        for title in shown:
+            text = title in self._left
+            made.add_column(title, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        for item in self._items:
+            made.add_row(*(_text(cell(item)) for cell in shown.values()))
         return made
 
 
@@ -77,12 +119,12 @@ def _text(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
-def properties(rows: Iterable[Tuple[str, Cell]]) -> Table:
+def properties(rows: Mapping[str, Cell]) -> Table:
     """Makes a table of names and values."""
     made = Table(box=None, pad_edge=False, show_header=False)
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
-    for name, value in rows:
+    for name, value in rows.items():
         made.add_row(name, _text(value))
     return made
 
@@ -134,3 +176,28 @@ def duration_text(seconds: float) -> str:
         if seconds < limit:
             return form.format(seconds / size)
     return f"{seconds / 86400:.1f} days"
+
+
+_VERDICTS = {
+    "HEALTHY": ("healthy", "green"),
+    "WORTH_A_LOOK": ("! look", "yellow"),
+    "BROKEN": ("!! BROKEN", "bold red"),
+}
+
+
+def verdict_text(verdict: Verdict) -> Text:
+    """Returns a sign and a word."""
+    return Text(*_VERDICTS.get(verdict.name, ("-", "")))
+
+
+def finding_texts(status: RunStatus) -> Iterator[Text]:
+    """Yields what is wrong with the run and what to do, the worst first; nothing if it is healthy."""
+    for finding in status.findings:
+        line = verdict_text(finding.verdict)
+        line.append(f"  {finding.reason} ({finding.rule})\n    {finding.action}", style="none")
+        yield line
+
+
+def reason_text(reason: MissingReason) -> str:
+    """Returns why positions are missing: "never arrived"."""
+    return reason.name.lower().replace("_", " ")

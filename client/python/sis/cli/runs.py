@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
-
 import typer
 
 from sis.cli.connection import RUN, SERVER, connect, connected
-from sis.cli.output import OUTPUT, Cell, Output, Rows, bytes_text, console, count_text, print_json, properties
-from sis.cli.verdicts import finding_texts, verdict_text
+from sis.cli.output import (
+    OUTPUT, Output, Rows, bytes_text, console, count_text, finding_texts, of, or_dash, print_json, properties,
+    verdict_text,
+)  # fmt: skip
+
+_COLUMNS = {
+    "RUN": of("run.id"),
+    "VERDICT": of("verdict", verdict_text),
+    "VERSION": of("policy_version"),
+    "LAST DRAW": of("last_draw", or_dash),
+    "SEQUENCES": of("sequences"),
+    "POSITIONS": of("positions", count_text),
+    "MEMORY": of("bytes", bytes_text),
+    "OWNER": of("owner", or_dash),
+    "TASK": of("run.config.task", or_dash),
+}
 
 
 def list_runs(output: Output = OUTPUT, server: str = SERVER) -> None:
@@ -25,23 +37,9 @@ def list_runs(output: Output = OUTPUT, server: str = SERVER) -> None:
         if output is Output.json:
             print_json({"runs": list(runs), "unanswered": runs.unanswered})
             return
-        rows = Rows(
-            "RUN", "VERDICT", "VERSION", "LAST DRAW", "SEQUENCES", "POSITIONS", "MEMORY", "OWNER", "TASK",
-            left=("RUN", "VERDICT", "OWNER", "TASK"), first_to_go=("OWNER", "TASK", "POSITIONS", "VERSION"),
-        )  # fmt: skip
-        for status in sorted(runs, key=lambda status: -status.verdict):
-            rows.add(
-                status.run.id,
-                verdict_text(status.verdict),
-                status.policy_version,
-                "-" if status.last_draw is None else status.last_draw,
-                status.sequences,
-                count_text(status.positions),
-                bytes_text(status.bytes),
-                status.owner or "-",
-                status.run.config.task or "-",
-            )
-        console.print(rows)
+        worst_first = sorted(runs, key=lambda status: -status.verdict)
+        to_go = ("OWNER", "TASK", "POSITIONS", "VERSION")
+        console.print(Rows(_COLUMNS, worst_first, left=("RUN", "VERDICT", "OWNER", "TASK"), first_to_go=to_go))
 
 
 def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
@@ -61,32 +59,30 @@ def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
         sequences = f"{status.sequences}, {status.sealed_sequences} sealed, {status.unread_sequences} unread"
         if status.kept_sequences:
             sequences += f", {status.kept_sequences} kept for a trainer"
-        rows: List[Tuple[str, Cell]] = [
-            ("run", status.run.id),
-            ("incarnation", status.run.incarnation),
-            ("seed", config.seed),
-            ("vocabulary size", config.vocabulary_size),
-            ("top-K", config.top_k),
-            ("mass", f"{config.mass:g}" if config.mass else "whole sets"),
-            ("time to live", f"{config.time_to_live:g} s" if config.time_to_live else "no limit"),
-            ("maximum staleness", "no limit" if config.max_staleness is None else config.max_staleness),
-            ("byte quota", bytes_text(config.byte_quota) if config.byte_quota else "the server's budget"),
-            ("evicts unread", "yes" if config.evict_unread else "no"),
-            ("log-prob encoding", config.log_prob_encoding),
-            ("task", config.task or "-"),
-            ("algorithm", config.algorithm or "-"),
-            ("model", config.model or "-"),
-            ("owner", status.owner or "-"),
-            ("policy version", status.policy_version),
-            ("sequences", sequences),
-            ("positions", status.positions),
-            ("memory", bytes_text(status.bytes)),
-            ("last draw", "-" if status.last_draw is None else status.last_draw),
-            ("verdict", verdict_text(status.verdict)),
-        ]
-        console.print(properties(rows))
-        for line in finding_texts(status):
-            console.print(line)
+        rows = {
+            "run": status.run.id,
+            "incarnation": status.run.incarnation,
+            "seed": config.seed,
+            "vocabulary size": config.vocabulary_size,
+            "top-K": config.top_k,
+            "mass": f"{config.mass:g}" if config.mass else "whole sets",
+            "time to live": f"{config.time_to_live:g} s" if config.time_to_live else "no limit",
+            "maximum staleness": "no limit" if config.max_staleness is None else config.max_staleness,
+            "byte quota": bytes_text(config.byte_quota) if config.byte_quota else "the server's budget",
+            "evicts unread": "yes" if config.evict_unread else "no",
+            "log-prob encoding": config.log_prob_encoding,
+            "task": or_dash(config.task),
+            "algorithm": or_dash(config.algorithm),
+            "model": or_dash(config.model),
+            "owner": or_dash(status.owner),
+            "policy version": status.policy_version,
+            "sequences": sequences,
+            "positions": status.positions,
+            "memory": bytes_text(status.bytes),
+            "last draw": or_dash(status.last_draw),
+            "verdict": verdict_text(status.verdict),
+        }
+        console.print(properties(rows), *finding_texts(status), sep="\n")
 
 
 def delete(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from typing import TYPE_CHECKING, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connect, connected
-from sis.cli.failure import fail
-from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
-from sis.cli.verdicts import reason_text
+from sis.cli.output import (
+    OUTPUT, Cell, Output, Rows, console, fail, number_text, of, print_json, reason_text, share_text,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from sis import RunInspection, SequenceInspection, SequenceRef
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
 _STYLES = {"ACCEPTED": "green", "REJECTED": "red", "OUTSIDE_TOP_K": "magenta", "MISSING": "yellow", "MASKED": "dim"}
 _NAMES = {"OUTSIDE_TOP_K": "outside top-K"}
+
+# Columns of ListedSequence.
+_LISTED = {
+    "SEQUENCE": of("sequence.id"),
+    "ATTEMPT": of("sequence.attempt"),
+    "LENGTH": of("committed_length"),
+    "POSITIONS": of("positions"),
+    "SEALED": lambda listed: "yes" if listed.sealed else "no",
+    "READ": lambda listed: "no" if listed.unread else "yes",
+    "VERSION": of("policy_version"),
+    "BYTES": of("bytes"),
+}
 
 TOKENIZER = typer.Option(
     None, "--tokenizer", metavar="FILE", show_default=False,
@@ -50,24 +63,9 @@ def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER
         found = client.get_run(run).run
         everything = Sequences()
         after: Optional[SequenceRef] = None
-        rows = Rows(
-            "SEQUENCE", "ATTEMPT", "LENGTH", "POSITIONS", "SEALED", "READ", "VERSION", "BYTES",
-            left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"],
-        )  # fmt: skip
         while True:
             page = client.list_sequences(found, after=after)
             everything += page
-            for listed in page:
-                rows.add(
-                    listed.sequence.id,
-                    listed.sequence.attempt,
-                    listed.committed_length,
-                    listed.positions,
-                    "yes" if listed.sealed else "no",
-                    "no" if listed.unread else "yes",
-                    listed.policy_version,
-                    listed.bytes,
-                )
             if not page.more:
                 break
             after = page[-1].sequence
@@ -77,7 +75,7 @@ def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER
                  "unanswered": page.unanswered}
             )  # fmt: skip
             return
-        console.print(rows)
+        console.print(Rows(_LISTED, everything, left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"]))
         if page.store_keeps_evicted:
             console.print("These are in memory; others may have been evicted, and be in the store.")
 
@@ -194,39 +192,30 @@ def _name(sequence: SequenceRef) -> str:
 
 
 def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[RenderableType]:
-    rows = Rows(
-        "SEQUENCE", "DRAW", "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING", "NOT KEPT",
-        left=["SEQUENCE"], first_to_go=["NOT KEPT"],
-    )  # fmt: skip
-    for kept in inspection.sequences:
-        rows.add(
-            _name(kept.sequence),
-            kept.draw,
-            kept.positions,
-            share_text(kept.totals.accept_rate),
-            number_text(kept.totals.mean_d),
-            kept.totals.missing,
-            _range(kept.cut_begin, kept.cut_end) if kept.cut_end else "-",
-        )
-    yield rows
+    name = of("sequence", _name)
+    sequences = {
+        "SEQUENCE": name,
+        "DRAW": of("draw"),
+        "POSITIONS": of("positions"),
+        "ACCEPTED": of("totals.accept_rate", share_text),
+        "D/TOKEN": of("totals.mean_d", number_text),
+        "MISSING": of("totals.missing"),
+        "NOT KEPT": lambda kept: _range(kept.cut_begin, kept.cut_end) if kept.cut_end else "-",
+    }
+    yield Rows(sequences, inspection.sequences, left=["SEQUENCE"], first_to_go=["NOT KEPT"])
     yield ""
-    rows = Rows("LARGEST |LOG W|", "DRAW", "POSITION", "LOG W", "TOKEN", left=["LARGEST |LOG W|", "TOKEN"])
-    for found in inspection.deviations:
-        rows.add(
-            _name(found.sequence),
-            found.draw,
-            found.position,
-            _signed(found.log_ratio),
-            tokens.named(found.token_id),
-        )
-    yield rows
+    token = of("token_id", tokens.named)
+    largest = "LARGEST |LOG W|"
+    deviations = {
+        largest: name, "DRAW": of("draw"), "POSITION": of("position"), "LOG W": of("log_ratio", _signed), "TOKEN": token,
+    }  # fmt: skip
+    yield Rows(deviations, inspection.deviations, left=[largest, "TOKEN"])
     yield ""
-    name = "TOKEN, MOST REJECTED FIRST"
-    rows = Rows(name, "ACCEPTED", "REJECTED", "TOO HIGH BY AT MOST", left=[name])
-    for token in inspection.tokens:
-        counts = (token.accepted, token.rejected, token.max_error)
-        rows.add(tokens.named(token.token_id), *counts)
-    yield rows
+    first = "TOKEN, MOST REJECTED FIRST"
+    counts = {
+        first: token, "ACCEPTED": of("accepted"), "REJECTED": of("rejected"), "TOO HIGH BY AT MOST": of("max_error"),
+    }  # fmt: skip
+    yield Rows(counts, inspection.tokens, left=[first])
 
 
 def _decisions(inspection: SequenceInspection) -> List[Text]:
@@ -271,33 +260,24 @@ def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool)
             whole.append(tokens.running(token) if token >= 0 else "…", decision.style)
         yield whole
         yield ""
-    rows = Rows(
-        "POSITION", "TOKEN", "DECISION", "LOG W", "A", "RESIDUAL", "BEHIND",
-        left=["TOKEN", "DECISION"], first_to_go=["BEHIND"],
-    )  # fmt: skip
-    index = 0
-    while index < len(ids):
-        first = index
-        position = inspection.first_position + first
-        decision = decisions[first]
-        index += 1
-        if scored[first]:
-            rows.add(
-                position,
-                Text(tokens.named(ids[first]), decision.style),
-                decision,
-                _signed(inspection.log_ratios[first]),
-                number_text(inspection.acceptance_probabilities[first]),
-                number_text(inspection.residual_masses[first]),
-                inspection.staleness[first],
-            )
-        elif ids[first] >= 0:
-            rows.add(position, Text(tokens.named(ids[first]), decision.style), decision)
-        else:  # one row for positions without a token that have the same decision
-            while index < len(ids) and ids[index] < 0 and decisions[index] == decision:
-                index += 1
-            rows.add(_range(position, inspection.first_position + index), "", decision)
-    yield rows
+    # Positions without a token that have the same decision share a row.
+    groups = itertools.groupby(range(len(ids)), lambda index: index if ids[index] >= 0 else decisions[index].plain)
+    first = inspection.first_position
+
+    def of_scored(values: Any, text: Callable[[Any], str]) -> Callable[[List[int]], str]:
+        return lambda row: text(values[row[0]]) if scored[row[0]] else ""
+
+    columns: Dict[str, Callable[[List[int]], Cell]] = {
+        "POSITION": lambda row: _range(first + row[0], first + row[-1] + 1),
+        "TOKEN": lambda row: Text(tokens.named(ids[row[0]]) if ids[row[0]] >= 0 else "", decisions[row[0]].style),
+        "DECISION": lambda row: decisions[row[0]],
+        "LOG W": of_scored(inspection.log_ratios, _signed),
+        "A": of_scored(inspection.acceptance_probabilities, number_text),
+        "RESIDUAL": of_scored(inspection.residual_masses, number_text),
+        "BEHIND": of_scored(inspection.staleness, str),
+    }
+    rows = [list(group) for _, group in groups]
+    yield Rows(columns, rows, left=["TOKEN", "DECISION"], first_to_go=["BEHIND"])
     if inspection.cut_end:
         cut = _range(inspection.cut_begin, inspection.cut_end)
         yield f"{cut}: evaluated, but not kept: no space in --inspected_bytes"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connected
-from sis.cli.failure import fail
-from sis.cli.output import OUTPUT, Output, Rows, console, count_text, number_text, print_json, properties, share_text
-from sis.cli.verdicts import reason_text
+from sis.cli.output import (
+    OUTPUT, Output, Rows, console, count_text, fail, number_text, of, print_json, properties, reason_text, share_text,
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from sis import AgeTotals, CorrectionTotals, Distributions, Histogram, Step, Totals
+    from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
 
 DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Draw; default: latest.")
 
@@ -45,7 +45,7 @@ def list_steps(
             kept = [{"draw": draw, **vars(step)} for draw, step in shown]
             print_json({"steps": kept, "unanswered": steps.unanswered})
         else:
-            console.print(step_table(shown))
+            console.print(step_table(map(Drawn._make, shown)))
 
 
 def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str = SERVER) -> None:
@@ -79,113 +79,132 @@ def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str 
             console.print(part)
 
 
+class Drawn(NamedTuple):
+    draw: int
+    step: Step
+
+
+class Quantity(NamedTuple):
+    """A mean over the scored tokens of a draw: an attribute of Totals."""
+
+    title: str
+    name: str
+    attribute: str
+    text: Callable[[float], str]
+    unit: str = ""
+
+
+QUANTITIES = (
+    Quantity("ACCEPT", "accept rate", "accept_rate", share_text),
+    Quantity("EXPECTED", "expected", "mean_expected_acceptance", share_text),
+    Quantity("D/TOKEN", "D", "mean_d", number_text, " nats/token"),
+    Quantity("D_SIS", "D_SIS", "mean_d_sis", number_text, " nats/token"),
+    Quantity("LOG_M", "log-envelope", "mean_log_envelope", number_text, " nats"),
+    Quantity("RESIDUAL", "residual mass", "mean_residual_mass", share_text),
+    Quantity("K3", "k3", "mean_k3", number_text, " nats/token"),
+)
+
+
+def ratio(part: float, whole: float) -> float:
+    """Returns NaN for a whole of 0."""
+    return part / whole if whole else math.nan
+
+
 def seen(totals: Totals) -> int:
     """Counts scored and missing tokens."""
     return totals.scored + totals.missing
 
 
 def missing_share(totals: Totals) -> float:
-    return totals.missing / seen(totals) if seen(totals) else math.nan
+    return ratio(totals.missing, seen(totals))
 
 
-def step_table(steps: Iterable[Tuple[int, Step]]) -> Rows:
+_STEP_COLUMNS = {
+    "DRAW": of("draw"),
+    "ENDED": of("step.ended_at", lambda at: time.strftime("%m-%d %H:%M", time.localtime(at))),
+    "TOKENS": of("step.totals", lambda totals: count_text(seen(totals))),
+    **{quantity.title: of(f"step.totals.{quantity.attribute}", quantity.text) for quantity in QUANTITIES},
+    "MISSING": of("step.totals", lambda totals: share_text(missing_share(totals))),
+}
+
+
+def step_table(steps: Iterable[Drawn]) -> Rows:
     """Makes a row for each draw."""
-    rows = Rows(
-        "DRAW", "ENDED", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING",
-        first_to_go=["ENDED", "LOG_M", "EXPECTED", "K3"],
-    )  # fmt: skip
-    for draw, step in steps:
-        totals = step.totals
-        rows.add(
-            draw,
-            time.strftime("%m-%d %H:%M", time.localtime(step.ended_at)),
-            count_text(seen(totals)),
-            share_text(totals.accept_rate),
-            share_text(totals.mean_expected_acceptance),
-            number_text(totals.mean_d),
-            number_text(totals.mean_d_sis),
-            number_text(totals.mean_log_envelope),
-            share_text(totals.mean_residual_mass),
-            number_text(totals.mean_k3),
-            share_text(missing_share(totals)),
-        )
-    return rows
+    return Rows(_STEP_COLUMNS, steps, first_to_go=["ENDED", "LOG_M", "EXPECTED", "K3"])
+
+
+def _per_position(attribute: str, text: Callable[[float], str] = number_text) -> Callable[[Any], str]:
+    """Returns the function from a name and its CorrectionTotals to a mean."""
+    return lambda row: text(ratio(getattr(row[1], attribute), row[1].positions))
+
+
+_CORRECTION_COLUMNS = {
+    "CORRECTION": lambda row: row[0],
+    "ESS": _per_position("effective_sample_size", share_text),
+    "TOUCHED": _per_position("touched", share_text),
+    "ZEROED": _per_position("zeroed", share_text),
+    "WEIGHT": _per_position("weight"),
+    "|LOG WEIGHT|": _per_position("abs_log_weight"),
+    "GRADIENT": _per_position("gradient_mass"),
+}
 
 
 def correction_table(corrections: Mapping[str, CorrectionTotals]) -> Rows:
-    rows = Rows(
-        "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT", "|LOG WEIGHT|", "GRADIENT",
-        left=["CORRECTION"], first_to_go=["|LOG WEIGHT|", "GRADIENT"],
-    )  # fmt: skip
-    for name, totals in corrections.items():
-
-        def mean(total: float, text: Callable[[float], str] = number_text) -> str:
-            return text(total / totals.positions if totals.positions else math.nan)
-
-        rows.add(
-            name,
-            mean(totals.effective_sample_size, share_text),
-            mean(totals.touched, share_text),
-            mean(totals.zeroed, share_text),
-            mean(totals.weight),
-            mean(totals.abs_log_weight),
-            mean(totals.gradient_mass),
-        )
-    return rows
+    to_go = ["|LOG WEIGHT|", "GRADIENT"]
+    return Rows(_CORRECTION_COLUMNS, corrections.items(), left=["CORRECTION"], first_to_go=to_go)
 
 
-def age_table(ages: Iterable[AgeTotals]) -> Rows:
-    rows = Rows("AGE", "TOKENS", "ACCEPT", "D/TOKEN", "D_SIS", "ESS", left=["AGE"])
-    for age in ages:
-        rows.add(
-            age.name,
-            count_text(age.scored),
-            share_text(age.accept_rate),
-            number_text(age.mean_d),
-            number_text(age.mean_d_sis),
-            share_text(age.effective_sample_size / age.scored if age.scored else math.nan),
-        )
-    return rows
+# Columns of AgeTotals.
+_AGE_COLUMNS = {
+    "AGE": of("name"),
+    "TOKENS": of("scored", count_text),
+    "ACCEPT": of("accept_rate", share_text),
+    "D/TOKEN": of("mean_d", number_text),
+    "D_SIS": of("mean_d_sis", number_text),
+    "ESS": lambda age: share_text(ratio(age.effective_sample_size, age.scored)),
+}
+
+
+# Columns of PrefixPoint.
+_PREFIX_COLUMNS = {
+    "TOP-K": of("top_k"),
+    "EXPECTED": lambda point: share_text(ratio(point.expected_acceptance, point.positions)),
+    "RESIDUAL": lambda point: share_text(ratio(point.residual_mass, point.positions)),
+    "TOKENS": of("positions", count_text),
+}
 
 
 def prefix_table(step: Step) -> Rows:
-    rows = Rows("TOP-K", "EXPECTED", "RESIDUAL", "TOKENS")
-    for point in step.prefix_curve:
-        means = (
-            share_text(total / point.positions if point.positions else math.nan)
-            for total in (point.expected_acceptance, point.residual_mass)
-        )
-        rows.add(point.top_k, *means, count_text(point.positions))
-    return rows
+    return Rows(_PREFIX_COLUMNS, step.prefix_curve)
 
 
 def _parts(draw: int, step: Step) -> Iterator[RenderableType]:
     totals = step.totals
     violations = Text(str(totals.envelope_violations), "bold red" if totals.envelope_violations else "")
-    yield properties(
-        [
-            ("draw", draw),
-            ("sequences", step.sequences),
-            ("accepted", totals.accepted),
-            ("rejected", totals.rejected),
-            ("outside top-K", totals.outside_top_k),
-            ("missing", totals.missing),
-            ("masked", totals.masked),
-            ("envelope violations", violations),
-            ("accept rate", share_text(totals.accept_rate)),
-            ("expected accept rate", share_text(totals.mean_expected_acceptance)),
-            ("mean acceptance probability", share_text(totals.mean_acceptance_probability)),
-            ("D, D_SIS (nats)", f"{number_text(totals.d)}, {number_text(totals.d_sis)}"),
-            ("D, D_SIS per token", f"{number_text(totals.mean_d)}, {number_text(totals.mean_d_sis)}"),
-            ("mean k3 (nats)", number_text(totals.mean_k3)),
-            ("mean log-envelope (nats)", number_text(totals.mean_log_envelope)),
-            ("mean residual mass", share_text(totals.mean_residual_mass)),
-            *([("not counted, no space", step.uncounted_positions)] if step.uncounted_positions else []),
-        ]
-    )
+    shown = {
+        "draw": draw,
+        "sequences": step.sequences,
+        "accepted": totals.accepted,
+        "rejected": totals.rejected,
+        "outside top-K": totals.outside_top_k,
+        "missing": totals.missing,
+        "masked": totals.masked,
+        "envelope violations": violations,
+        "accept rate": share_text(totals.accept_rate),
+        "expected accept rate": share_text(totals.mean_expected_acceptance),
+        "mean acceptance probability": share_text(totals.mean_acceptance_probability),
+        "D, D_SIS (nats)": f"{number_text(totals.d)}, {number_text(totals.d_sis)}",
+        "D, D_SIS per token": f"{number_text(totals.mean_d)}, {number_text(totals.mean_d_sis)}",
+        "mean k3 (nats)": number_text(totals.mean_k3),
+        "mean log-envelope (nats)": number_text(totals.mean_log_envelope),
+        "mean residual mass": share_text(totals.mean_residual_mass),
+    }
+    if step.uncounted_positions:
+        shown["not counted, no space"] = step.uncounted_positions
+    yield properties(shown)
     if step.missing:
         yield ""
-        yield properties((f"missing: {reason_text(reason)}", count) for reason, count in step.missing.items())
+        yield properties({f"missing: {reason_text(reason)}": count for reason, count in step.missing.items()})
     if step.prefix_curve:
         yield ""
         yield prefix_table(step)
@@ -194,7 +213,7 @@ def _parts(draw: int, step: Step) -> Iterator[RenderableType]:
         yield correction_table(step.corrections)
     if step.ages:
         yield ""
-        yield age_table(step.ages)
+        yield Rows(_AGE_COLUMNS, step.ages, left=["AGE"])
     if step.distributions is not None:
         yield from _distributions(step.distributions)
 
@@ -209,18 +228,21 @@ def _distributions(distributions: Distributions) -> Iterator[RenderableType]:
         if any(histogram.counts):
             yield ""
             yield _histogram_table(name, histogram)
-    ratios = Rows("RATIO", "TOKENS", left=["RATIO"])
-    for bound, positions in distributions.ratios_beyond.items():
-        ratios.add(f"{'<' if bound < 1 else '>'} {bound:.6g}", positions)
-    yield from ("", ratios)
+    ratios = {
+        "RATIO": lambda beyond: f"{'<' if beyond[0] < 1 else '>'} {beyond[0]:.6g}",
+        "TOKENS": lambda beyond: str(beyond[1]),
+    }
+    yield from ("", Rows(ratios, distributions.ratios_beyond.items(), left=["RATIO"]))
 
 
 def _histogram_table(name: str, histogram: Histogram) -> Rows:
     """Makes a row for each bucket that holds something, with its upper bound."""
-    rows = Rows(name, "TOKENS", "SHARE", "", left=[name, ""])
     everything = sum(histogram.counts)
     bounds = [*(f"<= {bound:.6g}" for bound in histogram.upper_bounds), "above"]
-    for bound, count in zip(bounds, histogram.counts):
-        if count:
-            rows.add(bound, count, share_text(count / everything), "▇" * round(30 * count / everything))
-    return rows
+    columns = {
+        name: lambda bucket: bucket[0],
+        "TOKENS": lambda bucket: str(bucket[1]),
+        "SHARE": lambda bucket: share_text(bucket[1] / everything),
+        "": lambda bucket: "▇" * round(30 * bucket[1] / everything),
+    }
+    return Rows(columns, [bucket for bucket in zip(bounds, histogram.counts) if bucket[1]], left=[name, ""])

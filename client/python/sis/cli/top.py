@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Iterator, List, Optional
 
 import typer
 from rich.console import Group, RenderableType
@@ -12,31 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from sis.cli.connection import SERVER, addresses, complete_run, connect, connected
-from sis.cli.output import Rows, bytes_text, console, count_text, number_text, share_text
+from sis.cli.output import (
+    Rows, bytes_text, console, count_text, finding_texts, number_text, of, or_dash, reason_text, share_text,
+    verdict_text,
+)  # fmt: skip
 from sis.cli.server import server_text
-from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
-from sis.cli.verdicts import finding_texts, reason_text, verdict_text
+from sis.cli.steps import QUANTITIES, Drawn, correction_table, missing_share, prefix_table, seen, step_table
 
 if TYPE_CHECKING:
-    from sis import Client, Run, RunStatus, Step, Totals
+    from sis import Client, Run, RunConfig, RunStatus, Step
 
 # Rows of the table of draws, and draws of a curve.
 _TABLE_DRAWS = 12
 _CURVE_DRAWS = 64
 
 _LEVELS = "▁▂▃▄▅▆▇█"
-
-# Name, value and its text, and unit.
-_QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str], str], ...] = (
-    ("accept rate", lambda totals: totals.accept_rate, share_text, ""),
-    ("expected", lambda totals: totals.mean_expected_acceptance, share_text, ""),
-    ("D", lambda totals: totals.mean_d, number_text, " nats/token"),
-    ("D_SIS", lambda totals: totals.mean_d_sis, number_text, " nats/token"),
-    ("log-envelope", lambda totals: totals.mean_log_envelope, number_text, " nats"),
-    ("residual mass", lambda totals: totals.mean_residual_mass, share_text, ""),
-    ("k3", lambda totals: totals.mean_k3, number_text, " nats/token"),
-    ("missing", missing_share, share_text, ""),
-)
 
 
 def top(
@@ -93,10 +83,10 @@ class _LastSteps:
     def __init__(self) -> None:
         self._after: Optional[int] = None
 
-    def of(self, client: Client, run: Run) -> List[Tuple[int, Step]]:
-        steps = list(client.list_steps(run, after=self._after).items())
+    def of(self, client: Client, run: Run) -> List[Drawn]:
+        steps = list(map(Drawn._make, client.list_steps(run, after=self._after).items()))
         if len(steps) > _CURVE_DRAWS:
-            self._after = steps[-_CURVE_DRAWS - 1][0]
+            self._after = steps[-_CURVE_DRAWS - 1].draw
         return steps[-_CURVE_DRAWS:]
 
 
@@ -114,36 +104,33 @@ def _runs(runs: List[RunStatus]) -> RenderableType:
 
     if not runs:
         return "No runs yet: a trainer opens one."
-    rows = Rows(
-        "RUN", "VERDICT", "DRAW", "ACCEPT", "D/TOKEN", "D_SIS", "MISSING", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL",
-        left=["RUN", "VERDICT", "TASK, ALGORITHM, MODEL"],
-        first_to_go=["TASK, ALGORITHM, MODEL", "MEMORY", "TOKENS", "D_SIS"],
-    )  # fmt: skip
-    findings = []
-    for status in sorted(runs, key=lambda status: -status.verdict):
-        last = status.last_totals or Totals()
-        config = status.run.config
-        rows.add(
-            status.run.id,
-            verdict_text(status.verdict),
-            "-" if status.last_draw is None else status.last_draw,
-            share_text(last.accept_rate),
-            number_text(last.mean_d),
-            number_text(last.mean_d_sis),
-            share_text(missing_share(last)),
-            count_text(status.positions),
-            bytes_text(status.bytes),
-            ", ".join(filter(None, (config.task, config.algorithm, config.model))),
-        )
-        if status.findings:
-            findings.append(Text(f"{status.run.id}: {status.findings[0].reason}"))
+    labels = "TASK, ALGORITHM, MODEL"
+    columns = {
+        "RUN": of("run.id"),
+        "VERDICT": of("verdict", verdict_text),
+        "DRAW": of("last_draw", or_dash),
+        "ACCEPT": of("last_totals", lambda last: share_text((last or Totals()).accept_rate)),
+        "D/TOKEN": of("last_totals", lambda last: number_text((last or Totals()).mean_d)),
+        "D_SIS": of("last_totals", lambda last: number_text((last or Totals()).mean_d_sis)),
+        "MISSING": of("last_totals", lambda last: share_text(missing_share(last or Totals()))),
+        "TOKENS": of("positions", count_text),
+        "MEMORY": of("bytes", bytes_text),
+        labels: of("run.config", _labels),
+    }
+    worst_first = sorted(runs, key=lambda status: -status.verdict)
+    to_go = [labels, "MEMORY", "TOKENS", "D_SIS"]
+    rows = Rows(columns, worst_first, left=["RUN", "VERDICT", labels], first_to_go=to_go)
+    findings = [Text(f"{status.run.id}: {status.findings[0].reason}") for status in worst_first if status.findings]
     return Group(rows, *([""] if findings else []), *findings)
 
 
-def _run(status: RunStatus, last: List[Tuple[int, Step]]) -> Iterator[RenderableType]:
+def _labels(config: RunConfig) -> str:
+    return ", ".join(filter(None, (config.task, config.algorithm, config.model)))
+
+
+def _run(status: RunStatus, last: List[Drawn]) -> Iterator[RenderableType]:
     config = status.run.config
-    labels = ", ".join(filter(None, (config.task, config.algorithm, config.model)))
-    yield Text.assemble((status.run.id, "bold"), "  ", verdict_text(status.verdict), f"  {labels}")
+    yield Text.assemble((status.run.id, "bold"), "  ", verdict_text(status.verdict), f"  {_labels(config)}")
     yield Text(
         f"  policy version {status.policy_version}  top-K {config.top_k}  {count_text(status.sequences)} sequences, "
         f"{count_text(status.positions)} tokens, {bytes_text(status.bytes)}\n"
@@ -155,15 +142,15 @@ def _run(status: RunStatus, last: List[Tuple[int, Step]]) -> Iterator[Renderable
     if not last:
         yield "Nothing evaluated yet."
         return
-    yield _curves([step for _, step in last])
+    steps = [drawn.step for drawn in last]
+    yield _curves(steps)
     yield ""
     yield step_table(reversed(last[-_TABLE_DRAWS:]))
-    step = last[-1][1]
-    if step.corrections:
+    if steps[-1].corrections:
         yield ""
-        yield correction_table(step.corrections)
+        yield correction_table(steps[-1].corrections)
     yield ""
-    with_curve = [step for _, step in last if step.prefix_curve]
+    with_curve = [step for step in steps if step.prefix_curve]
     yield prefix_table(with_curve[-1]) if with_curve else Text(
         "Accept rate against k: ask for it in an evaluation, for example prefix_curve=(1, 2, 4, 8).", "dim"
     )
@@ -174,9 +161,11 @@ def _curves(steps: List[Step]) -> RenderableType:
     rows = Table(box=None, pad_edge=False, show_header=False)
     for justify in ("left", "right", "left", "left"):
         rows.add_column(justify=justify, no_wrap=True)
-    for name, value, text, unit in _QUANTITIES:
-        values = [value(step.totals) for step in steps]
-        rows.add_row(name, text(values[-1]), unit, _curve(values))
+    for quantity in QUANTITIES:
+        values = [getattr(step.totals, quantity.attribute) for step in steps]
+        rows.add_row(quantity.name, quantity.text(values[-1]), quantity.unit, _curve(values))
+    values = [missing_share(step.totals) for step in steps]
+    rows.add_row("missing", share_text(values[-1]), "", _curve(values))
     for reason in sorted({reason for step in steps for reason in step.missing}):
         values = [step.missing.get(reason, 0) / max(seen(step.totals), 1) for step in steps]
         rows.add_row(f"  {reason_text(reason)}", share_text(values[-1]), "", _curve(values))

@@ -9,7 +9,7 @@ from typing import Optional
 import typer
 
 from sis.cli.connection import SERVER, addresses, connect
-from sis.cli.failure import fail, need
+from sis.cli.output import fail, need
 from sis.cli.sequences import TOKENIZER, read_tokenizer
 
 # Timeout of a call, in seconds; below the timeout of the page (sis/web/page/api.js).
