@@ -1,10 +1,12 @@
-"""The result of a check for one fault: measured value, limit with its reason, and advice."""
+"""The result of a check for one fault: measured value, limit with its reason, and advice. And what checks measure with."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import List
+from typing import List, NamedTuple
+
+import numpy as np
 
 CLEAR, FAULT, UNTESTED = "clear", "fault", "untested"
 AT_LEAST, AT_MOST = "at_least", "at_most"
@@ -52,3 +54,21 @@ class Check:
         self.outcome = UNTESTED
         self.finding = why
         return self
+
+
+class Moments(NamedTuple):
+    count: int
+    # Both NaN without a value; the error is the mean's.
+    mean: float
+    standard_error: float
+
+    @staticmethod
+    def of(values: np.ndarray) -> Moments:
+        """Returns the moments of the values that are not NaN."""
+        there = values[~np.isnan(values)].astype(np.float64)
+        count = len(there)
+        if not count:
+            return Moments(0, math.nan, math.nan)
+        mean = float(there.sum()) / count
+        variance = float((there * there).sum()) / count - mean * mean
+        return Moments(count, mean, math.sqrt(max(0.0, variance) / count))

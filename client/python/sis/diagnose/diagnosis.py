@@ -10,22 +10,17 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from sis.diagnose.check import FAULT, Check
-from sis.diagnose.checks.bias import check_bias
-from sis.diagnose.checks.filters import check_filter
-from sis.diagnose.checks.order import check_order
-from sis.diagnose.checks.outliers import check_outliers, check_uneven
-from sis.diagnose.checks.penalty import check_penalty
+from sis.diagnose.checks.kinds import check_bias, check_filter, check_penalty, check_temperature
+from sis.diagnose.checks.positions import (
+    check_lists_shifted, check_sampled_column, check_sampled_shifted, check_tokens_shifted,
+)  # fmt: skip
 from sis.diagnose.checks.runs import check_ahead, check_coverage, check_staleness, check_zeros
-from sis.diagnose.checks.sampled_column import check_sampled_column
-from sis.diagnose.checks.shift import check_lists_shifted, check_sampled_shifted, check_tokens_shifted
-from sis.diagnose.checks.range import check_range
-from sis.diagnose.checks.temperature import check_temperature
-from sis.diagnose.checks.tokens import check_segmentation, check_token_numbers, check_token_texts
-from sis.diagnose.checks.weights import check_weights
+from sis.diagnose.checks.sizes import check_outliers, check_range, check_uneven, check_weights
+from sis.diagnose.checks.tokens import check_order, check_segmentation, check_token_numbers, check_token_texts
 from sis.diagnose.compared import Compared, Part
-from sis.diagnose.difference import DifferenceSize, measure
-from sis.diagnose.left_out import LeftOut, count_left_out, describe_left_out
-from sis.diagnose.profile import Profile, profile_of
+from sis.diagnose.difference import (
+    DifferenceSize, LeftOut, Profile, count_left_out, describe_left_out, measure, profile_of,
+)  # fmt: skip
 
 # Minimum length of a single sequence to check; chance looks like a fault in shorter ones.
 _ENOUGH_ALONE = 16

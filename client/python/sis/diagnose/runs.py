@@ -14,7 +14,7 @@ from sis._client import Client
 from sis.diagnose.compared import Compared
 from sis.diagnose.decisions import Decision, Decisions
 from sis.diagnose.diagnosis import Diagnosis, diagnose_tokens
-from sis.diagnose.left_out import LeftOut
+from sis.diagnose.difference import LeftOut
 from sis.diagnose.lists import Lists, ranked
 from sis.diagnose.recordings import Pair, Recording
 from sis._errors import Error, NotFound

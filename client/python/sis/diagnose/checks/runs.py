@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sis.diagnose.check import Check
+from sis.diagnose.check import Check, Moments
 from sis.diagnose.compared import Compared
 from sis.diagnose.decisions import Decision
 from sis.diagnose.difference import BEYOND_NOISE
-from sis.diagnose.moments import Moments
 
 _ENOUGH = 20
 
