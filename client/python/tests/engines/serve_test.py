@@ -9,6 +9,7 @@ import unittest
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
 
+import in_float64
 import requests
 import tiny_model
 import torch
@@ -19,7 +20,7 @@ from transformers import AutoModelForCausalLM
 import sis
 import sis.torch
 
-K = 20
+K, SEED, TEMPERATURE = 20, 1, 0.9
 PROMPT = [270, 443, 285, 264]
 # Of the response whose weights change.
 LENGTH = 160
@@ -51,7 +52,7 @@ class ServeTest(unittest.TestCase):
         cls.addClassCleanup(server.close)
         cls.client = sis.Client(server.address)
         cls.addClassCleanup(cls.client.close)
-        cls.run_ = cls.client.create_run("serve", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K)
+        cls.run_ = cls.client.create_run("serve", seed=SEED, vocabulary_size=tiny_model.VOCABULARY, top_k=K)
         # The name of the weights that vLLM starts with.
         cls.client.advance_version(cls.run_, 0, label="default")
         install_plugin(cls.folder / "site")
@@ -71,7 +72,7 @@ class ServeTest(unittest.TestCase):
     def complete(self, name, **changed):
         return self.post(
             "/v1/completions", id=name, **{
-                "model": str(self.folder / "tiny"), "prompt": PROMPT, "temperature": 0.9, "max_tokens": 40, "seed": 3,
+                "model": str(self.folder / "tiny"), "prompt": PROMPT, "temperature": TEMPERATURE, "max_tokens": 40, "seed": 3,
                 "ignore_eos": True, "return_token_ids": True, **changed,
             },
         )  # fmt: skip
@@ -89,8 +90,29 @@ class ServeTest(unittest.TestCase):
 
     def d(self, records, logits, tokens, draw):
         """Returns D per token of logits [T, vocabulary] in float64."""
-        gathered = sis.torch.gather(records, logits, torch.tensor(tokens), temperature=0.9)
+        gathered = sis.torch.gather(records, logits, torch.tensor(tokens), temperature=TEMPERATURE)
         return self.client.evaluate(self.run_, records, draw=draw, **gathered._asdict()).totals.mean_d
+
+    def check_ages(self, draw, classes, tokens, behaviour, current):
+        """Compares the sums by age of a draw with float64. classes: by name, the positions of this age; behaviour,
+        current: logits [T, vocabulary]."""
+        behaviour, current, drawn = behaviour / TEMPERATURE, current / TEMPERATURE, torch.tensor(tokens)
+        (accepted,) = in_float64.accepted(
+            ["cmpl-long-0"], [0], torch.ones(1, len(tokens)), drawn[None], behaviour[None], current[None], SEED, draw, K
+        )
+        changes = current.log_softmax(-1) - behaviour.log_softmax(-1)
+        deviations = changes[torch.arange(len(tokens)), drawn]
+        weights = torch.where(accepted, 1.0, deviations.exp())
+        ages = {age.name: age for age in self.client.list_steps(self.run_)[draw].ages}
+        self.assertEqual(ages.keys(), classes.keys())
+        for name, rows in classes.items():
+            age, here, deviation, weight = ages[name], accepted[rows], deviations[rows].abs(), weights[rows]
+            self.assertEqual((age.accepted, age.scored), (int(here.sum()), len(here)))
+            for got, wanted in (
+                (age.d, deviation), (age.d_sis, deviation[~here]), (age.weight, weight), (age.weight_squared, weight**2),
+            ):  # fmt: skip
+                self.assertAlmostEqual(got, wanted.sum().item(), delta=1e-5 * age.scored + 1e-4 * wanted.sum().item())
+            print(f"age {name}: {age.accepted} of {age.scored} accepted, D {age.mean_d:.2e}, D_SIS {age.mean_d_sis:.2e}")
 
     @torch.no_grad()
     def logits(self, model, tokens, **options):
@@ -145,7 +167,9 @@ class ServeTest(unittest.TestCase):
         with torch.no_grad():
             cache = self.old(torch.tensor([whole[:first]]), use_cache=True).past_key_values
         of_new = self.logits(new, whole[first:-1], past_key_values=cache)
-        d = self.d(records, torch.cat([of_old[:count], of_new]), tokens, 11)
+        behaviour = torch.cat([of_old[:count], of_new])
+        self.check_ages(10, {"4-7": slice(count), "0": slice(count, LENGTH)}, tokens, behaviour, of_old)
+        d = self.d(records, behaviour, tokens, 11)
         print(f"{count} tokens of the old weights, {LENGTH - count} of the new ones: D {d:.2e}, of the old alone {d_of_old:.2e}")
         self.assertLess(d, 1e-5)
         self.assertGreater(d_of_old, 1e-2)

@@ -1,7 +1,7 @@
 """verl's loss with SIS, computed in float64, sample by sample, by docs/math.md."""
 
 import torch
-from client.python.tests.frameworks.in_float64 import acceptance, accepted, of_rule
+from client.python.tests.engines.in_float64 import acceptance, accepted, of_rule
 
 # Clips of verl's vanilla policy loss, in an actor's default configuration.
 CLIP_LOW, CLIP_HIGH, CLIP_NEGATIVE = 0.8, 1.2, 3.0
