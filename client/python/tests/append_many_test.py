@@ -1,9 +1,6 @@
 """Many entries in one call: their results, and their stream."""
 
 import random
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import unittest
@@ -14,7 +11,6 @@ import numpy as np
 
 import fake_service
 import sis
-from in_a_fork import in_a_fork
 from sis._append_streams import server_append as append_module
 
 SAMPLING = sis.Sampling("processed", temperature=0.7)
@@ -57,10 +53,6 @@ class AppendManyTest(fake_service.ServiceTest):
 
     def stored(self, sequence="s", run="run"):
         return sorted(self.service.sequences[(run, sequence, 0)].rows)
-
-    def threads(self):
-        """Returns the threads of open streams."""
-        return [thread for thread in threading.enumerate() if thread.name == "sis-append-acks"]
 
     # Results of the entries.
 
@@ -160,29 +152,6 @@ class AppendManyTest(fake_service.ServiceTest):
             for turn in range(1, 5):
                 self.assertEqual(outcomes[f"s{i}", turn], [(f"s{i}sealed", f"seal at {turn}")])
 
-    def test_a_wrong_entry_is_named_and_nothing_is_sent(self):
-        for wrong, error, message in (
-            (block("t", sampled_log_probs=np.zeros(3)), ValueError, r"sampled_log_probs has shape \[3\], must be \[2\]"),
-            (block("t", first=-1), ValueError, "first_position is -1"),
-            (block("t", sampled_ids=np.array([1, -1])), ValueError, "sampled_ids at position 1: -1 is not in"),
-            (block("t", top_k_ids=np.zeros((2, TOP_K))), ValueError, "top_k_ids has dtype float64"),
-            (sis.Seal("t", 2.5), TypeError, "float"),
-        ):
-            with self.assertRaisesRegex(error, rf"entries\[1\], sequence 't': .*{message}"):
-                self.append(block(), wrong, block("u"))
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            with self.assertRaisesRegex(ValueError, r"entries\[1\], sequence 't': first_position"):
-                stream.append_many([block(), block("t", first=-1)])
-        self.assertEqual(self.service.sequences, {})
-
-    def test_arrays_of_any_kind(self):
-        values = block(rows=3)
-        lists = sis.Block(*(value.tolist() if isinstance(value, np.ndarray) else value for value in values))
-        strided = values._replace(top_k_ids=np.asfortranarray(values.top_k_ids.astype(np.int64)))
-        self.append(lists, strided)
-        with self.assertRaises(sis.AppendError):
-            self.append(block(rows=3, seed=1))
-
     def test_arrays_are_the_callers_again_when_a_stream_has_taken_them(self):
         # Also those of entries that are sent again later.
         refused = []
@@ -224,17 +193,6 @@ class AppendManyTest(fake_service.ServiceTest):
 
     # The stream.
 
-    def test_a_program_that_ends_leaves_it_without_a_word(self):
-        code = """
-            import sys, sis
-            client = sis.Client(sys.argv[1])
-            run = client.get_run("run").run
-            sis.append_many(client, run, [sis.Seal("s", 0)], sampling=sis.Sampling("raw"))
-        """
-        command = [sys.executable, "-c", textwrap.dedent(code), self.address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
-
     def test_a_client_that_is_closed_cancels_its_calls(self):
         self.append(block())
         let_go, waits = threading.Event(), threading.Event()
@@ -255,24 +213,11 @@ class AppendManyTest(fake_service.ServiceTest):
         worker.join()
         self.assertEqual([getattr(error, "code", error) for error in raised], [grpc.StatusCode.CANCELLED])
 
-    def restart(self):
-        """With nothing in memory, at the same address."""
-        self.server.stop(None).wait()
-        self.service = fake_service.FakeService()
-        self.start_again()
-
-    def test_a_restarted_server_loses_nothing_of_the_next_call(self):
-        for turn in range(3):
-            self.assertEqual(self.append(block(first=2 * turn)), {("s", 0): 2 * turn + 2})
-            self.restart()
-        self.append(block(first=6))
-        self.assertEqual(self.stored(), [6, 7])
-
     def test_a_stream_that_breaks_is_the_calls_error(self):
         self.service.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         with self.assertRaisesRegex(sis.Unavailable, "away"):
             self.append(block())
-        self.assertEqual((self.threads(), self.service.sequences), ([], {}))
+        self.assertEqual(self.service.sequences, {})
 
     def test_no_ack_in_time_is_an_error_at_once(self):
         self.append(block())
@@ -290,20 +235,14 @@ class AppendManyTest(fake_service.ServiceTest):
     def test_a_run_that_was_superseded_is_an_error(self):
         self.append(block())
         new = self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K, incarnation=2)
-        self.restart()
+        # With nothing in memory, at the same address.
+        self.server.stop(None).wait()
+        self.service = fake_service.FakeService()
+        self.start_again()
         self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K, incarnation=2)
         with self.assertRaises(sis.FailedPrecondition):
             self.append(block())
         self.append(block(), run=new)
-
-    def test_a_process_that_is_forked_has_no_stream_of_its_parents(self):
-        self.append(block())
-        inherited = in_a_fork(lambda: self.append(block("child")))
-        self.assertRegex(str(inherited), "Make a sis.Client here, after the fork")
-        self.assertEqual(self.threads(), [])
-        self.assertNotIn(("run", "child", 0), self.service.sequences)
-        self.append(block(first=2))
-        self.assertEqual(self.stored(), [0, 1, 2, 3])
 
 
 if __name__ == "__main__":

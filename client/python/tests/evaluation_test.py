@@ -11,33 +11,15 @@ from sis._wire.messages import read
 
 class TotalsTest(unittest.TestCase):
     def test_means_are_per_scored_position(self):
-        totals = read(
-            sis.Totals,
-            pb.Totals(
-                accepted=5,
-                rejected=2,
-                outside_top_k=1,
-                missing=100,
-                d=4.0,
-                d_sis=2.0,
-                log_envelope=8.0,
-                residual_mass=0.5,
-                acceptance_probability=6.0,
-                expected_acceptance=7.0,
-                k3=2.0,
-                total_variation=1.0,
-            ),
-        )
-        self.assertEqual(totals.scored, 8)
-        self.assertEqual(totals.accept_rate, 0.625)
-        self.assertEqual(totals.mean_d, 0.5)
-        self.assertEqual(totals.mean_d_sis, 0.25)
-        self.assertEqual(totals.mean_log_envelope, 1.0)
-        self.assertEqual(totals.mean_residual_mass, 0.0625)
-        self.assertEqual(totals.mean_acceptance_probability, 0.75)
-        self.assertEqual(totals.mean_expected_acceptance, 0.875)
-        self.assertEqual(totals.mean_k3, 0.25)
-        self.assertEqual(totals.mean_total_variation, 0.125)
+        names = (
+            "d", "d_sis", "log_envelope", "residual_mass", "acceptance_probability", "expected_acceptance", "k3",
+            "total_variation",
+        )  # fmt: skip
+        sums = {name: float(number) for number, name in enumerate(names, start=1)}
+        totals = read(sis.Totals, pb.Totals(accepted=5, rejected=2, outside_top_k=1, missing=100, **sums))
+        self.assertEqual((totals.scored, totals.accept_rate), (8, 0.625))
+        for name, value in sums.items():
+            self.assertEqual(getattr(totals, f"mean_{name}"), value / 8)
 
     def test_nothing_scored_has_no_rate(self):
         self.assertTrue(math.isnan(sis.Totals(missing=3).accept_rate))

@@ -1,11 +1,9 @@
-"""A small RatioService in this process, for tests of the client: it keeps records and follows the
-API, slowly.
-
-Decisions are made with the uniform 1/2 and libm's exponential: enough to see that a client sends
-what it should.
+"""A small RatioService in this process, for tests of what a client sends and reads, and of a server that refuses, waits or
+goes away: it keeps records and follows the API, slowly. It decides nothing: every other position is accepted.
 """
 
 import itertools
+import time
 import unittest
 import zlib
 from concurrent import futures
@@ -30,11 +28,6 @@ GAP_REASONS = (
     pb.MISSING_REASON_INFINITE_LOG_PROB,
     pb.MISSING_REASON_UNKNOWN_VERSION,
 )
-
-
-def header_of(entry):
-    """Returns the header of the record block in an AppendEntry."""
-    return _blocks.Block(entry.block).header
 
 
 def part_2(data):
@@ -296,7 +289,6 @@ class FakeService:
     def Evaluate(self, request, context):
         run = self.run_of(request.run, context)
         self.evaluations.append(request)
-        top_k = run.config.top_k
         if not request.slices or any(part.length == 0 for part in request.slices):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "slices must be there, and have a length")
         rows, missing, lengths = [], [], []
@@ -307,49 +299,17 @@ class FakeService:
             missing += self.missing(run, index, part, found)
             lengths.append(len(found))
             rows += found
-        wants_ratios = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS} & set(request.outputs)
-        if missing and wants_ratios:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "ratios of a MISSING position")
-
         total = len(rows)
-        form = getattr(request, request.WhichOneof("form"))
-        sampled = np.frombuffer(form.sampled_log_probs, np.float32)
-        ids = np.array([np.frombuffer(row[2], np.int32) if row else [-1] * top_k for row in rows])
-        recorded = np.array([np.frombuffer(row[3], np.float32) if row else [-np.inf] * top_k for row in rows])
-        tokens = np.array([int.from_bytes(row[0], "little") if row else -2 for row in rows])
-        behaviour = np.array([np.frombuffer(row[1], np.float32)[0] if row else np.nan for row in rows])
-        k = request.top_k or top_k
-        if request.WhichOneof("form") == "gathered":
-            counts = np.frombuffer(form.counts, np.uint8)
-            if counts.tolist() != (ids >= 0).sum(axis=1).tolist():
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, "gathered.counts")
-            current = np.full((total, top_k), np.nan, np.float32)
-            current[np.arange(top_k) < counts[:, None]] = np.frombuffer(form.log_probs, np.float32)
-            with np.errstate(invalid="ignore"):
-                envelopes = np.where(ids >= 0, current - recorded, -np.inf)[:, :k].max(axis=1)
-        else:
-            envelopes = np.frombuffer(form.log_envelopes, np.float32)
-        log_ratios = (sampled - behaviour).astype(np.float32)
-        inside = (ids[:, :k] == tokens[:, None]).any(axis=1)
-        with np.errstate(invalid="ignore"):
-            probabilities = np.where(inside, np.exp(np.minimum(log_ratios - envelopes, 0)), 0)
-        accepted = inside & (probabilities > 0.5)
-        decisions = np.where(
-            tokens == -2,
-            pb.DECISION_MISSING,
-            np.where(accepted, pb.DECISION_ACCEPTED, np.where(inside, pb.DECISION_REJECTED, pb.DECISION_OUTSIDE_TOP_K)),
-        )
+        recorded = np.array([row is not None for row in rows])
+        accepted = recorded & (np.arange(total) % 2 == 0)
+        decisions = np.select([~recorded, accepted], [pb.DECISION_MISSING, pb.DECISION_ACCEPTED], pb.DECISION_REJECTED)
 
         def totals(part):
-            scored = decisions[part] != pb.DECISION_MISSING
+            count = lambda decision: int((decisions[part] == decision).sum())
             return pb.Totals(
-                accepted=int((decisions[part] == pb.DECISION_ACCEPTED).sum()),
-                rejected=int((decisions[part] == pb.DECISION_REJECTED).sum()),
-                outside_top_k=int((decisions[part] == pb.DECISION_OUTSIDE_TOP_K).sum()),
-                missing=int((~scored).sum()),
-                d=float(np.abs(log_ratios[part][scored]).sum()),
-                d_sis=float(np.abs(log_ratios[part][scored & ~accepted[part]]).sum()),
-            )
+                accepted=count(pb.DECISION_ACCEPTED), rejected=count(pb.DECISION_REJECTED),
+                missing=count(pb.DECISION_MISSING),
+            )  # fmt: skip
 
         before = self.counted.setdefault((run.run_id, request.draw), set())
         count = len(before)
@@ -367,12 +327,13 @@ class FakeService:
             response.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
         if pb.OUTPUT_DECISIONS in outputs:
             response.decisions = decisions.astype(np.uint8).tobytes()
-        if pb.OUTPUT_LOG_RATIOS in outputs:
-            response.log_ratios = np.where(accepted, 0, log_ratios).astype(np.float32).tobytes()
-        if pb.OUTPUT_RATIOS in outputs:
-            response.ratios = np.where(accepted, 1, np.exp(log_ratios)).astype(np.float32).tobytes()
-        if pb.OUTPUT_ACCEPTANCE_PROBABILITIES in outputs:
-            response.acceptance_probabilities = probabilities.astype(np.float32).tobytes()
+        for output, name, step in (
+            (pb.OUTPUT_RATIOS, "ratios", 1),
+            (pb.OUTPUT_LOG_RATIOS, "log_ratios", -1),
+            (pb.OUTPUT_ACCEPTANCE_PROBABILITIES, "acceptance_probabilities", 2**-4),
+        ):
+            if output in outputs:
+                setattr(response, name, (step * np.arange(total)).astype(np.float32).tobytes())
         return response
 
 
@@ -409,6 +370,18 @@ class ServiceTest(unittest.TestCase):
         self.addCleanup(lambda: self.server.stop(None).wait())
         self.client = sis.Client(self.address, timeout=20)
         self.addCleanup(self.client.close)
+
+    def blocks(self, sequence):
+        """First position, length and policy version of each block that was sent for a sequence."""
+        entries = [entry for batch in self.service.batches for entry in batch.entries if entry.sequence.id == sequence]
+        headers = [_blocks.Block(entry.block).header for entry in entries if entry.HasField("block")]
+        return [(header.first_position, header.positions, header.policy_version) for header in headers]
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def start_again(self):
         """Starts a server at the address of the stopped one."""

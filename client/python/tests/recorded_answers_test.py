@@ -60,15 +60,6 @@ class RecordedAnswersTest(fake_service.ServiceTest):
             self.recorder.record(name, tokens, adapter, answer)
         return [str(warning.message) for warning in seen]
 
-    def blocks(self, name="s"):
-        """First position, length and policy version of each that was sent for a sequence."""
-        entries = [entry for batch in self.service.batches for entry in batch.entries]
-        own = [entry for entry in entries if entry.HasField("block") and entry.sequence.id == name]
-        return [
-            (header.first_position, header.positions, header.policy_version)
-            for header in map(fake_service.header_of, own)
-        ]
-
     def policy_version(self):
         return self.client.get_run("run").policy_version
 
@@ -90,7 +81,7 @@ class RecordedAnswersTest(fake_service.ServiceTest):
                 self.service.sequences.clear()
                 messages = [self.record(of_engine(TOKENS, text)) for _ in range(3)]
                 self.assertEqual(self.service.sequences["run", "s", 0].gaps, dict.fromkeys(range(9), unknown), text)
-                self.assertEqual(self.blocks(), [], text)
+                self.assertEqual(self.blocks("s"), [], text)
                 if of_engine is of_sglang:
                     (message,), *others = messages
                     named = "without a weight version" if text is None else f"of weight version {text!r}"
@@ -101,7 +92,7 @@ class RecordedAnswersTest(fake_service.ServiceTest):
 
     def test_each_span_is_a_block_of_its_version(self):
         self.assertEqual(self.record(of_vllm(TOKENS, [(3, 0, 5), (4, 5, 9)])), [])
-        self.assertEqual(self.blocks(), [(0, 5, 3), (5, 4, 4)])
+        self.assertEqual(self.blocks("s"), [(0, 5, 3), (5, 4, 4)])
         self.assertEqual(self.policy_version(), 4)
         # Only the positions of a version that is no number are left out.
         (message,) = self.record(of_vllm(TOKENS, [("v1", 0, 2), ("5", 2, 9)]), "mixed")
@@ -121,14 +112,6 @@ class RecordedAnswersTest(fake_service.ServiceTest):
                 self.assertRegex(*self.record(of_vllm(TOKENS, spans)), "answer s is not recorded: ")
         self.assertEqual(self.service.batches, [])
 
-    def test_a_position_without_a_log_prob_is_a_gap(self):
-        answer = of_sglang(TOKENS, "2")
-        answer["meta_info"]["output_token_logprobs"][3] = [-3.4028235e38, 5, None]
-        self.assertEqual(self.record(answer), [])
-        self.assertEqual(self.service.sequences["run", "s", 0].gaps, {3: sis.MissingReason.NO_LOG_PROB})
-        self.assertEqual(self.blocks(), [(0, 3, 2), (4, 5, 2)])
-        self.assertEqual(self.service.sequences["run", "s", 0].sealed, 9)
-
     def test_an_answer_of_other_tokens_is_refused_by_name(self):
         for of_engine in (of_sglang, of_vllm):
             for told, wanted in (
@@ -145,7 +128,7 @@ class RecordedAnswersTest(fake_service.ServiceTest):
         self.assertIn("answer s is not recorded: ", message)
         # Others are recorded.
         self.assertEqual(self.record(of_sglang(TOKENS, "1")), [])
-        self.assertEqual(self.blocks(), [(0, 9, 1)])
+        self.assertEqual(self.blocks("s"), [(0, 9, 1)])
 
 
 if __name__ == "__main__":

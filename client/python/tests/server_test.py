@@ -142,6 +142,12 @@ class ServerTest(unittest.TestCase):
         sis.append_many(self.client, self.run_, gaps, sampling=SAMPLING)
         missing = self.client.fetch_top_k(self.run_, [sis.Slice("gaps", length=4)]).missing
         self.assertEqual([part.reason for part in missing], reasons)
+        # A block fills a gap, and a gap does not undo a block.
+        self.append("gaps", log_softmax(1, seed=1), first=3)
+        with self.assertRaisesRegex(sis.AppendError, r"sequence 'gaps' attempt 0, gap \[3, 4\): .*position 3"):
+            sis.append_many(self.client, self.run_, [sis.Gap("gaps", 3, 1)], sampling=SAMPLING)
+        missing = self.client.fetch_top_k(self.run_, [sis.Slice("gaps", length=4)]).missing
+        self.assertEqual([part.reason for part in missing], reasons[:3])
 
     def test_changed_records_are_noticed(self):
         values = log_softmax(8, seed=1)

@@ -17,7 +17,6 @@ if importlib.util.find_spec("torch"):
     from torch import distributed
 
     import sis.torch
-    from sis._gathered import of_all_slots
 
 
 def setUpModule():
@@ -114,29 +113,6 @@ class GatherTest(unittest.TestCase):
                     gathered = sis.torch.gather(kept, logits, temperature=temperature)
                 self.check(kept, gathered, logits, temperature)
 
-    def test_the_used_slots_alone(self):
-        kept, logits = records(), logits_of()
-        used = kept.ids >= 0
-        rng = np.random.default_rng(1)
-        hidden = torch.from_numpy(rng.normal(size=(ROWS, H)).astype(np.float32))
-        weight = torch.from_numpy(rng.normal(size=(V, H)).astype(np.float32))
-        own = torch.arange(ROWS) % V
-        for elements, width in ((1, 1), (3 * V, 7), (1 << 26, V)):
-            chunks = unittest.mock.patch.multiple(sis.torch, _CHUNK_ELEMENTS=elements, _HEAD_CHUNK=width)
-            with chunks:
-                for gather, arguments in (
-                    (sis.torch.gather, (logits, own)),
-                    (sis.torch.gather_from_head, (hidden, weight, own)),
-                ):
-                    got = gather(kept, *arguments, temperature=0.7)
-                    padded = of_all_slots(kept, got)
-                    self.assertEqual(got.log_probs.numpy().tobytes(), padded.log_probs.numpy()[used].tobytes())
-                    self.assertTrue((padded.log_probs.numpy()[~used] == -np.inf).all())
-        with self.assertRaisesRegex(ValueError, "position 0: the logits are of"):
-            sis.torch.gather(kept, logits[:, : int(kept.ids[0].max())])
-        empty = kept.select([])
-        self.assertEqual(tuple(sis.torch.gather(empty, logits[:0]).log_probs.shape), (0,))
-
     def test_excluded_tokens(self):
         kept, logits = records(), logits_of()
         excluded = torch.zeros(V)
@@ -208,43 +184,31 @@ class GatherTest(unittest.TestCase):
             self.assertFalse(gathered.log_probs.isnan().any())
             self.check(kept, self.without_unnamed(kept, gathered), logits, tolerance=2e-5)
 
-    def test_rows_of_the_head_where_the_sampled_tokens_are_known(self):
+    def test_a_rounding_error_of_a_known_log_prob_affects_its_whole_position(self):
+        """And never makes the mass exceed 1."""
         kept = records()
         rng = np.random.default_rng(1)
         hidden, weight = (torch.from_numpy(rng.normal(size=(n, H)).astype(np.float32)) for n in (ROWS, V))
         bias = torch.from_numpy(rng.normal(size=V).astype(np.float32))
         sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        logits = torch.nn.functional.linear(hidden, weight, bias)
+        known = torch.log_softmax(logits / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
 
-        def cap(logits):
-            return 2 * torch.tanh(logits / 2)
+        def gathered(known):
+            return sis.torch.gather_from_head_rows(
+                kept, hidden, weight, sampled, known, bias=bias, temperature=0.9
+            )
 
-        for given in (None, bias):
-            logits = torch.nn.functional.linear(hidden, weight, given)
-            known, known_of_capped = [
-                torch.log_softmax(made / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
-                for made in (logits, cap(logits))
-            ]
-            for elements in (1, 200, 1 << 26):
-                with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
-                    gathered, capped = [
-                        sis.torch.gather_from_head_rows(
-                            kept, hidden, weight, sampled, known, bias=given, transform=transform, temperature=0.9
-                        )
-                        for known, transform in ((known, None), (known_of_capped, cap))
-                    ]
-                self.assertEqual(gathered.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
-                for made, of in ((gathered, logits), (capped, cap(logits))):
-                    self.check(kept, self.without_unnamed(kept, made), of, 0.9, 2e-5)
-            # A rounding error of the known log-prob affects its whole position, and never makes the mass exceed 1.
-            for error in (-0.5, 3.0):
-                rounded = sis.torch.gather_from_head_rows(
-                    kept, hidden, weight, sampled, known + error, bias=given, temperature=0.9
-                )
-                used = torch.from_numpy(kept.ids >= 0)
-                above = [x.log_probs - x.sampled_log_probs[:, None] for x in (rounded, gathered)]
-                torch.testing.assert_close(above[0][used], above[1][used], rtol=0, atol=1e-5)
-                self.assertLess((rounded.log_probs.exp() * used).sum(dim=1).max().item(), 1 + 2**-6)
-            self.assertGreater((rounded.sampled_log_probs < known + error).sum(), 10)
+        exact = gathered(known)
+        self.assertEqual(exact.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
+        self.check(kept, self.without_unnamed(kept, exact), logits, 0.9, 2e-5)
+        used = torch.from_numpy(kept.ids >= 0)
+        for error in (-0.5, 3.0):
+            rounded = gathered(known + error)
+            above = [x.log_probs - x.sampled_log_probs[:, None] for x in (rounded, exact)]
+            torch.testing.assert_close(above[0][used], above[1][used], rtol=0, atol=1e-5)
+            self.assertLess((rounded.log_probs.exp() * used).sum(dim=1).max().item(), 1 + 2**-6)
+        self.assertGreater((rounded.sampled_log_probs < known + error).sum(), 10)
         with self.assertRaisesRegex(ValueError, "the head is of 39 tokens"):
             sis.torch.gather_from_head_rows(kept, hidden, weight[:-1], sampled, known)
 

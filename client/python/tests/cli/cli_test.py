@@ -124,12 +124,13 @@ class CliTest(unittest.TestCase):
     def test_help(self):
         for noun, verbs in {
             "run": ["list", "show", "inspect", "delete"], "step": ["list", "show"], "sequence": ["list", "show"],
-            "server": ["show"], "top": [""], "diagnose": [""], "export": [""], "web": [""],
+            "server": ["show"], "top": [""], "diagnose": [""], "compare": [""], "export": [""], "web": [""],
         }.items():  # fmt: skip
             self.assertIn(noun, self.done("--help"))
             for verb in verbs:
                 shown = self.done(*filter(None, [noun, verb]), "--help")
-                for part in ("Examples:", f"sisctl {noun} {verb}".rstrip(), "--server", "SIS_TOKEN_FILE"):
+                asks = ("--server", "SIS_TOKEN_FILE") if noun != "compare" else ("--positions", "3 a fault found")
+                for part in ("Examples:", f"sisctl {noun} {verb}".rstrip(), *asks):
                     self.assertIn(part, shown)
         self.assertEqual(self.done("--version"), f"sisctl {sis.__version__}\n")
 
@@ -160,6 +161,11 @@ class CliTest(unittest.TestCase):
             shown = self.done(*words)
             self.assertRegex(shown, pattern, words)
             self.assertNotRegex(shown, r"\x1b|\bnan\b", words)
+        for draw, step in self.client.list_steps(self.run_).items():
+            totals = step.totals
+            numbers = rf"(?m)^ +{draw} .* {100 * totals.accept_rate:.1f}% .* {totals.mean_d:.3g} +{totals.mean_d_sis:.3g} "
+            for words in (["step", "list", "r"], ["top", "r", "--once"]):
+                self.assertRegex(self.done(*words), numbers)
 
     def test_json_is_what_the_client_returns(self):
         status = self.client.list_runs()[0]
