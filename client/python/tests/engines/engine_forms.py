@@ -295,6 +295,8 @@ def _sglang_form(kind: str, incremental: bool) -> Form:
     args = {"incremental_streaming_output": True} if incremental else None
     name = f"SGLang, {kind}, {'increments' if incremental else 'streamed or whole'}"
     faults = {**(_OF_SGLANG_LISTS if kind == "list" else _OF_SGLANG), **_GROWS}
+    if kind == "base64":
+        faults["values of float64"] = _set("float64", "meta_info", "output_top_logprobs_val_flat_b64_dtype")
     unknown = {"no meta_info": _set(None, "meta_info"), **_NO_ANSWER}
     return Form(name, lambda: SglangAdapter({}, args), _sglang(kind), faults, unknown)
 

@@ -184,21 +184,6 @@ class MalformedTest(fake_service.ServiceTest):
                     self.assertNotIn(second, ids)
                     self.assertLessEqual({first, *others}, set(ids.tolist()))
 
-    def test_one_sequence_of_nan_among_a_hundred(self):
-        for form in FORMS:
-            if form.answer([position(0)._replace(own=NAN)], "finished") is None:
-                continue
-            with self.subTest(form=form.name):
-                recorder = self.run_for(form)
-                for number in range(100):
-                    positions = [position(t) for t in range(POSITIONS)]
-                    if number == 50:
-                        positions = [good._replace(own=NAN) for good in positions]
-                    recorder.add(f"s{number}", form.answer(positions, "finished"))
-                self.assertIn("sequence 's50', position 0: the sampled log-prob is nan", self.ended(recorder))
-                for number in range(100):
-                    self.assert_rows(f"s{number}", range(POSITIONS) if number == 50 else [], POSITIONS)
-
     def test_whatever_fails_nothing_is_ever_shifted(self):
         """Random streams, faults, versions and times of sending."""
         for form in FORMS:

@@ -74,12 +74,6 @@ class RecorderTest(fake_service.ServiceTest):
         for position, row in rows.items():
             self.assertEqual(np.frombuffer(row[0], np.int32)[0], position)
 
-    def wait_for(self, condition):
-        deadline = time.monotonic() + 20
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-
     def test_the_committed_length_grows_before_the_request_ends(self):
         for cumulative in (False, True):
             name = f"s{cumulative}"
@@ -102,15 +96,6 @@ class RecorderTest(fake_service.ServiceTest):
         for name in "abc":
             self.assert_recorded(name, 10)
         self.assertEqual(recorder.flush(), {})
-
-    def test_the_outputs_of_a_step_are_added_at_once(self):
-        recorder = self.recorder()
-        for first in range(10):
-            recorder.add_many((name, output(first, first + 1, "finished" if first == 9 else None)) for name in "abc")
-        self.assertEqual(recorder.flush(), {sis.SequenceRef(name): 10 for name in "abc"})
-        for name in "abc":
-            self.assert_recorded(name, 10)
-            self.assertEqual(self.held(name).sealed, 10)
 
     def test_outputs_that_repeat_are_read_once(self):
         recorder = self.recorder(cumulative=True, interval=60)
@@ -158,13 +143,6 @@ class RecorderTest(fake_service.ServiceTest):
         self.assert_recorded("a", 3, attempt=1)
         self.assertEqual((self.held("a").sealed, self.held("a", 1).sealed), (None, 3))
 
-    def test_each_position_has_the_version_of_the_weights_that_were_there(self):
-        with self.recorder(interval=60, policy_version=7) as recorder:
-            recorder.add("a", output(0, 2))
-            recorder.policy_version = 8
-            recorder.add("a", output(2, 5))
-        self.assertEqual(self.blocks("a"), [(0, 2, 7), (2, 3, 8)])
-
     def test_a_position_without_a_log_prob_is_a_gap_and_the_first_is_named(self):
         with self.recorder() as recorder:
             with self.assertWarnsRegex(RuntimeWarning, "sequence 'a', position 40: the sampled log-prob is nan"):
@@ -188,15 +166,6 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add("a", output(3, 5))
             recorder.add_many([("a", output(5, 6))], policy_version=7)
         self.assertEqual(self.blocks("a"), [(0, 3, 7), (3, 2, 8), (5, 1, 7)])
-
-    def blocks(self, name):
-        """First position, length and policy version of each block that was sent for a sequence."""
-        entries = [entry for batch in self.service.batches for entry in batch.entries]
-        own = [entry for entry in entries if entry.HasField("block") and entry.sequence.id == name]
-        return [
-            (header.first_position, header.positions, header.policy_version)
-            for header in map(fake_service.header_of, own)
-        ]
 
     def test_one_block_per_version_that_the_engine_names(self):
         for cumulative in (False, True):
@@ -298,21 +267,6 @@ class RecorderTest(fake_service.ServiceTest):
         self.assertEqual(self.blocks("good"), [(0, 2, 4)])
         self.assertEqual(self.blocks("bad"), [(0, 1, 4), (3, 1, 4)])
         self.assertEqual((list(self.held("bad").gaps), self.held("bad").sealed), ([1, 2], 4))
-
-    def test_a_bad_output_costs_nothing_but_itself(self):
-        recorder = self.recorder(interval=60)
-        recorder.add("a", output(0, 3, "finished"))
-        recorder.add("bad", output(-2, 1, "finished"))
-        recorder.add("c", output(0, 4, "finished"))
-        with self.assertRaisesRegex(MalformedOutput, r"sequence 'bad', positions \[0, 2\): a bad output"):
-            recorder.flush()
-        recorder.add("c2", output(0, 2, "finished"))
-        recorder.flush()
-        for name, length in (("a", 3), ("c", 4), ("c2", 2)):
-            self.assert_recorded(name, length)
-        self.assertEqual((list(self.held("bad").rows), list(self.held("bad").gaps)), ([2], [0, 1]))
-        self.assertEqual(self.held("bad").sealed, 3)
-        self.assertEqual(recorder.unusable, {sis.MissingReason.INVALID_LOG_PROB: 2})
 
     def test_an_error_names_so_many_outputs_and_counts_the_others(self):
         recorder = self.recorder()

@@ -62,13 +62,6 @@ class SglangTest(unittest.TestCase):
         self.assertEqual(start, len(outputs[-1]["output_ids"]))
         self.assert_same(adapter.columns(pieces).record(5), adapter.record(outputs[-1], 5))
 
-    def test_pieces_are_read_at_once_whatever_their_form(self):
-        adapter = SglangAdapter(PARAMS["plain"])
-        outputs = [RECORDED[form]["plain"][0] for form in ("list", "flat", "base64")]
-        pieces = [Piece(outputs[0], 3, 7), Piece(outputs[1], 2, 12), Piece(outputs[2], 5, 6), Piece(outputs[0], 7, 12)]
-        parts = [[array[start:stop] for array in adapter.record(output, 5)] for output, start, stop in pieces]
-        self.assert_same(adapter.columns(pieces).record(5), map(np.concatenate, zip(*parts)))
-
     def assert_of_trainer(self, answer, trainer):
         """Checks that the adapter reads the values of a trainer with the same weights, in float32 on both
         sides, and that they differ from the trainer's values one position earlier."""
@@ -161,29 +154,6 @@ class SglangTest(unittest.TestCase):
                 SglangAdapter({}, server_args(speculative_algorithm="EAGLE"))
         with self.assertRaisesRegex(ValueError, "top_p is 0.5"):
             SglangAdapter({}, {"preferred_sampling_params": {"top_p": 0.5}})
-
-    def test_the_lowest_number_is_no_log_prob(self):
-        """SGLang says it instead of -inf, in lists that reach so far."""
-        answer = copy.deepcopy(RECORDED["list"]["bias"][0])
-        answer["meta_info"]["output_top_logprobs"][3][-1][0] = float(np.finfo(np.float32).min)
-        record = SglangAdapter(PARAMS["bias"]).record(answer, LISTED)
-        self.assertEqual((record.top_k_ids < 0).sum(axis=1).tolist(), [0] * 3 + [1] + [0] * 8)
-
-    def test_refuses_answers_without_what_it_needs(self):
-        adapter = SglangAdapter(PARAMS["plain"])
-        answer = RECORDED["list"]["plain"][0]
-        for name, message in (
-            ("output_token_logprobs", "'return_logprob': true"),
-            ("output_top_logprobs", "'top_logprobs_num'"),
-        ):
-            changed = copy.deepcopy(answer)
-            changed["meta_info"].pop(name)
-            with self.assertRaisesRegex(ValueError, message):
-                adapter.record(changed, 5)
-        changed = copy.deepcopy(RECORDED["base64"]["plain"][0])
-        changed["meta_info"]["output_top_logprobs_val_flat_b64_dtype"] = "float64"
-        with self.assertRaisesRegex(ValueError, "must be float32"):
-            adapter.record(changed, 5)
 
 
 if __name__ == "__main__":

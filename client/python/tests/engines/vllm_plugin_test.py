@@ -140,20 +140,6 @@ class VllmPluginTest(fake_service.ServiceTest):
     def held(self, name):
         return self.service.sequences.get(("r", name, 0), fake_service.Sequence())
 
-    def wait_for(self, condition):
-        deadline = time.monotonic() + 20
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-
-    def blocks(self, name):
-        headers = [
-            fake_service.header_of(entry)
-            for batch in self.service.batches
-            for entry in batch.entries
-            if entry.HasField("block") and entry.sequence.id == name
-        ]
-        return [(header.first_position, header.positions, header.policy_version) for header in headers]
 
     def test_every_request_is_recorded_and_each_answer_has_what_was_asked_for(self):
         engine = self.engine()

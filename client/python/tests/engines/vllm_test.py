@@ -88,6 +88,7 @@ class VllmTest(unittest.TestCase):
                     VllmAdapter(hidden, params)
 
     def test_records_are_what_the_engine_listed(self):
+        outside, fewer = 0, 0
         for top_k in (1, 5, LISTED, 20):
             for _, fields in self.records("dict"):
                 record = adapter().record(completion(fields), top_k)
@@ -101,15 +102,9 @@ class VllmTest(unittest.TestCase):
                     ids = [name for _, name in best]
                     self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (top_k - len(ids)))
                     self.assertEqual(record.sampled_log_probs[row], np.float32(values[token]))
-
-    def test_some_positions_have_fewer_tokens_than_were_asked_for_and_some_draws_lie_outside(self):
-        outside, fewer = 0, 0
-        for _, fields in self.records("dict"):
-            record = adapter().record(completion(fields), LISTED)
-            outside += (~(record.top_k_ids == record.sampled_ids[:, None]).any(axis=1)).sum()
-            fewer += (record.top_k_ids < 0).any(axis=1).sum()
-        self.assertGreater(outside, 5)
-        self.assertGreater(fewer, 5)
+                    outside += top_k == LISTED and token not in ids
+                    fewer += top_k == LISTED and len(ids) < top_k
+        self.assertGreater(min(outside, fewer), 5)
 
     def test_flat_log_probs_give_the_same_records(self):
         flat = dict(self.records("flat"))
@@ -150,22 +145,6 @@ class VllmTest(unittest.TestCase):
         for call in (hand_over_arrays, outputs_so_far):
             with self.assertRaisesRegex(ValueError, "has no output_processor"):
                 call(llm())
-
-    def test_the_pieces_of_several_outputs_are_read_at_once(self):
-        outputs = [completion(fields) for _, fields in self.records("flat")]
-        pieces = [Piece(outputs[0], 3, 7), Piece(outputs[2], 0, 12), Piece(outputs[0], 7, 12)]
-        together = adapter().columns(pieces).record(LISTED)
-        parts = [adapter().columns([piece]).record(LISTED) for piece in pieces]
-        self.assert_same(together, map(np.concatenate, zip(*parts)))
-
-    def test_a_position_gives_the_same_record_whatever_is_read_with_it(self):
-        for kind in ("flat", "dict"):
-            for _, fields in self.records(kind):
-                output = completion(fields)
-                whole = adapter().record(output, LISTED)
-                for row in range(len(fields["token_ids"])):
-                    one = adapter().columns([Piece(output, row, row + 1)]).record(LISTED)
-                    self.assert_same(one, [array[row : row + 1] for array in whole])
 
     def test_deltas_join_to_the_whole(self):
         delta = adapter(output_kind=types.SimpleNamespace(name="DELTA"))
@@ -268,18 +247,6 @@ class VllmTest(unittest.TestCase):
         self.assertEqual(openai().versions({"weight_versions": of_json, "weight_version": "v2"}), ranges)
         self.assertEqual(openai().versions({"weight_version": 12}), [("12", 0, None)])
         self.assertEqual(openai().versions({}), [])
-
-    def test_log_probs_of_other_tokens_are_refused(self):
-        _, fields = next(self.records("flat"))
-        shifted = completion({**fields, "token_ids": fields["token_ids"][1:] + [0]})
-        with self.assertRaisesRegex(ValueError, "are not of its tokens"):
-            adapter().record(shifted, LISTED)
-        with self.assertRaisesRegex(ValueError, "12 log-probs for 13 tokens"):
-            adapter().record(completion({**fields, "token_ids": fields["token_ids"] + [0]}), LISTED)
-        without = completion(fields)
-        without.logprobs = None
-        with self.assertRaisesRegex(ValueError, "0 log-probs for 12 tokens"):
-            adapter().record(without, LISTED)
 
 
 if __name__ == "__main__":
