@@ -39,3 +39,21 @@ def of_rule(rule, ratio, a, advantages):
     outward = ((ratio > 1) & (advantages > 0)) | ((ratio < 1) & (advantages < 0))
     weight = {"damped_truncation": torch.where(ratio > 1, 1.0, ratio), "soft_acceptance": a + (1 - a) * ratio}[rule]
     return torch.where(outward, weight * a, weight)
+
+
+def decided(names, starts, mask, tokens, behaviour, current, seed, draw, top_k, advantages, rule=None):
+    """float64 [B, T] each: the log-ratios and advantages of a loss with decisions, or with a rule instead; bool [B, T]:
+    which tokens are accepted. As accepted; current has gradients."""
+    behaviour = behaviour.detach()
+    taken = accepted(names, starts, mask, tokens, behaviour, current.detach(), seed, draw, top_k)
+    own, old = (values.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for values in (current, behaviour))
+    if rule is None:
+        return own - torch.where(taken, own.detach(), old), advantages, taken
+    a = acceptance(mask, tokens, behaviour, current.detach(), top_k)
+    return own - own.detach(), advantages * of_rule(rule, (own - old).detach().exp(), a, advantages), taken
+
+
+def distance(gradients, exact):
+    """The largest difference, as a share of the largest value."""
+    largest = max(gradient.abs().max().item() for gradient in exact)
+    return max((a - b).abs().max().item() for a, b in zip(gradients, exact, strict=True)) / largest

@@ -19,7 +19,7 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 import tiny_model
 import torch
 from http_engines import SglangEngine
-from in_float64 import acceptance, accepted, of_rule
+from in_float64 import decided, distance
 from megatron.core import parallel_state
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from server.testing.live_server import LiveServer
@@ -167,16 +167,12 @@ class SlimeFamilyCase:
                 before = behaviour(whole).logits[:, -length - 1 : -1] / TEMPERATURE
             logits = current(whole).logits[:, -length - 1 : -1] / TEMPERATURE
             name = name_of(sample.tokens[:-length], sample.tokens[-length:], sample.rollout_log_probs)
-            taken = accepted([name], [0], mask, tokens, before, logits.detach(), SEED, draw, K)
-            own, old = (values.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for values in (logits, before))
-            advantage = torch.full_like(own, REWARDS[index])
-            log_ratio = own - torch.where(taken, own.detach(), old)
-            if rule is not None:
-                a = acceptance(mask, tokens, before, logits.detach(), K)
-                advantage = advantage * of_rule(rule, (own - old).detach().exp(), a, advantage)
-                log_ratio = own - own.detach()
+            advantage = torch.full(tokens.shape, REWARDS[index], dtype=torch.float64)
+            log_ratio, advantage, taken = decided(
+                [name], [0], mask, tokens, before, logits, SEED, draw, K, advantage, rule
+            )
             if gspo:
-                log_ratio = ((log_ratio * mask).sum() / mask.sum()).expand_as(own)
+                log_ratio = ((log_ratio * mask).sum() / mask.sum()).expand_as(log_ratio)
             ratio = log_ratio.exp()
             each = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP[0], 1 + CLIP[1]) * advantage)
             total = total - (each * mask).sum() / mask.sum()
@@ -188,12 +184,8 @@ class SlimeFamilyCase:
 
     def assert_same(self, found, wanted):
         self.assertAlmostEqual(found[0], wanted[0], delta=1e-5)
-        self.assertLess(self.distance(found[1], wanted[1]), 2**-8)
-
-    def distance(self, gradients, exact):
-        """Relative. Megatron's cross entropy rounds the gradient of a logit to bfloat16."""
-        largest = max(gradient.abs().max().item() for gradient in exact)
-        return max((a - b).abs().max().item() for a, b in zip(gradients, exact)) / largest
+        # Megatron's cross entropy rounds the gradient of a logit to bfloat16.
+        self.assertLess(distance(found[1], wanted[1]), 2**-8)
 
     def test_the_loss_is_that_of_float64(self):
         args = self.args()
@@ -211,7 +203,7 @@ class SlimeFamilyCase:
                 *wanted, share = self.in_float64(samples, step, gspo=name == "gspo")
                 self.assert_same(found, wanted)
                 # Another draw gives another result. Under gspo it changes only a mean over the response.
-                other = self.distance(self.in_float64(samples, 0, gspo=name == "gspo")[1], wanted[1])
+                other = distance(self.in_float64(samples, 0, gspo=name == "gspo")[1], wanted[1])
                 self.assertGreater(other, 2**-8 if name == "gspo" else 2**-6)
                 # The framework's own data is unchanged.
                 self.assertTrue(all(map(torch.equal, rollout["rollout_log_probs"], before)))

@@ -1,12 +1,13 @@
 """TorchRL's losses on its batches, with a real server."""
 
 import copy
+import itertools
 import unittest
 import warnings
 
 import tiny_model
 import torch
-from in_float64 import acceptance, accepted, of_rule
+from in_float64 import decided, distance
 from server.testing.live_server import LiveServer
 from tensordict import TensorDict
 from torchrl.modules.llm import TransformersWrapper
@@ -92,65 +93,42 @@ class TorchrlTest(unittest.TestCase):
             torch.nn.functional.pad(model(tokens, attention_mask=attention).logits[:, :-1], (0, 0, 1, 0))
             for model in (behaviour, current)
         )
-        names = batch.get(SEQUENCE).tolist()
-        taken = accepted(names, starts, mask, tokens, before.detach(), logits.detach(), SEED, draw, K)
-        own, old = (
-            values.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for values in (logits, before.detach())
-        )
-        ratio = (own - torch.where(taken, own.detach(), old)).exp()
-        advantages = batch["advantage"][..., 0].double()
-        if rule is not None:
-            a = acceptance(mask, tokens, before.detach(), logits.detach(), K)
-            advantages = advantages * of_rule(rule, (own - old).detach().exp(), a, advantages)
-            ratio = (own - own.detach()).exp()
-        value = -(clipped(ratio, advantages) * mask).sum() / mask.sum()
+        log_ratios, advantages, taken = decided(
+            batch.get(SEQUENCE).tolist(), starts, mask, tokens, before, logits, SEED, draw, K,
+            batch["advantage"][..., 0].double(), rule,
+        )  # fmt: skip
+        value = -(clipped(log_ratios.exp(), advantages) * mask).sum() / mask.sum()
         value.backward()
         return value.item(), [parameter.grad for parameter in current.parameters()], taken.sum().item() / mask.sum().item()
 
     def test_losses_are_those_of_float64(self):
-        old = self.old_log_probs()
-        batch = self.recorded(old)
+        """With decisions, and with the rules in their place."""
         low, high = 1 - CLIP[0], 1 + CLIP[1]
-        for kind, clipped in (
-            (SisGRPOLoss, lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a)),
-            (SisCISPOLoss, lambda w, a: w.clamp(low, high) * a),
-        ):
-            with self.subTest(kind.__name__):
-                loss = self.loss(kind, self.current, old)
+        clips = {
+            SisGRPOLoss: lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a),
+            SisCISPOLoss: lambda w, a: w.clamp(low, high) * a,
+        }
+        rules = ({}, {"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"})
+        for (kind, clipped), weights in itertools.product(clips.items(), rules):
+            with self.subTest(kind.__name__, **weights):
+                rule = next(iter(weights), None)
+                old = self.old_log_probs(run=f"{kind.__name__}-{rule}", **weights)
+                batch = self.recorded(old)
                 before = batch["log_probs", "full"].clone()
-                value, gradients = self.objective(loss, batch, self.current)
-                wanted, exact, share = self.in_float64(batch, old.step, clipped)
+                value, gradients = self.objective(self.loss(kind, self.current, old), batch, self.current)
+                wanted, exact, share = self.in_float64(batch, old.step, clipped, rule)
                 self.assertAlmostEqual(value, wanted, delta=1e-5)
-                largest = max(gradient.abs().max().item() for gradient in exact)
-                for gradient, of_float64 in zip(gradients, exact, strict=True):
-                    self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
+                self.assertLess(distance(gradients, exact), 1e-4)
+                # Another correction gives another loss.
+                other, _, _ = self.in_float64(batch, old.step, clipped, None if rule else "damped_truncation")
+                self.assertGreater(abs(other - wanted), 1e-3)
                 # The caller's batch keeps what was sampled with.
                 self.assertTrue(torch.equal(batch["log_probs", "full"], before))
                 metrics = old.stepped()
                 self.assertAlmostEqual(metrics["accept_rate"], share, places=9)
                 self.assertTrue(0.1 < share < 0.9, share)
                 self.assertEqual((metrics["missing"], metrics["envelope_violations"]), (0, 0))
-        self.assertEqual(self.client.get_run(self.id()).policy_version, 2)
-
-    def test_rules_are_those_of_float64(self):
-        low, high = 1 - CLIP[0], 1 + CLIP[1]
-        for weights in ({"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"}):
-            rule, *_ = weights
-            for kind in (SisGRPOLoss, SisCISPOLoss):
-                with self.subTest(kind.__name__, **weights):
-                    old = self.old_log_probs(**weights)
-                    batch = self.recorded(old)
-                    value, gradients = self.objective(self.loss(kind, self.current, old), batch, self.current)
-                    plain = lambda w, a: w * a
-                    wanted, exact, share = self.in_float64(batch, old.step, plain, rule)
-                    self.assertAlmostEqual(value, wanted, delta=1e-5)
-                    largest = max(gradient.abs().max().item() for gradient in exact)
-                    for gradient, of_float64 in zip(gradients, exact, strict=True):
-                        self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
-                    # Another correction gives another loss.
-                    other, _, _ = self.in_float64(batch, old.step, lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a))
-                    self.assertGreater(abs(other - wanted), 1e-3)
-                    self.assertAlmostEqual(old.stepped()["accept_rate"], share, places=9)
+                self.assertEqual(self.client.get_run(f"{kind.__name__}-{rule}").policy_version, 1)
 
     def test_without_a_server_it_is_torchrls_own_loss(self):
         server = LiveServer()

@@ -110,13 +110,6 @@ class TracingTest(unittest.TestCase):
         (span,) = self.exporter.get_finished_spans()
         self.assertIs(span.status.status_code, trace.StatusCode.ERROR)
 
-    def test_what_is_not_sampled_has_no_span(self):
-        unsampled = trace.SpanContext(trace_id=1, span_id=2, is_remote=False, trace_flags=trace.TraceFlags(0))
-        client, run = self.open_run(self.servers[0].address)
-        with trace.use_span(trace.NonRecordingSpan(unsampled)):
-            self.step(client, run)
-        self.assertEqual(self.exporter.get_finished_spans(), ())
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,7 +5,6 @@ Its attention kernel needs a GPU: the same sums of PyTorch stand in its place. I
 
 import collections
 import contextlib
-import os
 import pathlib
 import random
 import types
@@ -23,6 +22,7 @@ from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 from trainer_case import TrainerCase, in_float64, largest, reward
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from two_processes import meet
 from trl.chat_template_utils import qwen3_chat_template
 from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
 from trl.experimental.async_grpo.async_rollout_worker import (
@@ -90,7 +90,7 @@ class InFloat64(SisAsyncGRPOTrainer):
     """Compares the loss of every micro-batch and the gradient of every step, of all ranks, with those of TRL's loss
     with selected ratios, over the whole vocabulary, of each sample alone and in float64."""
 
-    compared, most, most_recorded, most_acceptance, stale, newest, outward = 0, 0.0, 0.0, 0.0, 0, 0, 0
+    compared, most, most_recorded, most_acceptance, stale, outward = 0, 0.0, 0.0, 0.0, 0, 0
     # By name: since the last step, on this rank.
     theirs = None
 
@@ -104,14 +104,6 @@ class InFloat64(SisAsyncGRPOTrainer):
     def _sis_old_log_probs(self, log_probs, sampling, accepted, acceptance):
         self.decided = accepted, acceptance, (log_probs - sampling).exp()
         return super()._sis_old_log_probs(log_probs, sampling, accepted, acceptance)
-
-    def _sync_weight(self):
-        if self._lora_sync:
-            # TRL sends the adapter alone, by itself.
-            self.model.merge_adapter()
-            self.sent.keep(self._streaming_iter())
-            self.model.unmerge_adapter()
-        super()._sync_weight()
 
     def log_probs(self, model, ids):
         """[T - 1, V]: of the tokens after the first."""
@@ -192,7 +184,6 @@ class InFloat64(SisAsyncGRPOTrainer):
         differences, version = (own - told).abs().min(0)
         self.most_recorded = largest(self.most_recorded, differences)
         self.stale += int((version < len(every) - 1).sum())
-        self.newest = max(self.newest, version.max().item())
         return policies[version, torch.arange(len(places))]
 
 
@@ -214,8 +205,7 @@ def on_a_cpu():
         yield batches
 
 
-def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, **changed):
-    """served: whether vLLM serves the adapter beside the model."""
+def trainer_of(path, port, folder, config, worker=None, peft_config=None, **changed):
     address = f"http://127.0.0.1:{port}"
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     tokenizer.chat_template = qwen3_chat_template
@@ -240,7 +230,7 @@ def trainer_of(path, port, folder, config, worker=None, peft_config=None, served
         train_dataset=PROMPTS,
         processing_class=tokenizer,
         rollout_worker=worker,
-        weight_transfer=None if served else sent,
+        weight_transfer=sent,
         peft_config=peft_config,
         sis_config=config,
     )
@@ -256,11 +246,8 @@ def seen_by(trainer):
 
 
 def _rank(rank, name, path, port, address, folder):
-    """One of two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{name}.store", rank=rank, world_size=2)
-    torch.set_num_threads(1)
+    """One of two processes."""
+    meet(rank, folder, name)
     sharded, adapters = "fsdp" in name, "adapters" in name
     changed = {"learning_rate": 1e-2} if adapters else {}
     if sharded:
@@ -283,9 +270,7 @@ def _rank(rank, name, path, port, address, folder):
 
 def _refused_rank(rank, path, address, folder):
     """As of _rank, where the main one alone has a rollout worker."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/refused.store", rank=rank, world_size=2)
+    meet(rank, folder, "refused")
     worker = unittest.mock.MagicMock() if rank == 0 else None
     with on_a_cpu():
         try:
@@ -306,8 +291,8 @@ class AsyncgrpoTest(TrainerCase):
         )  # fmt: skip
         cls.batches = cls.enterClassContext(on_a_cpu())
 
-    def trainer(self, config, worker=None, port=None, **changed):
-        made = trainer_of(self.path, port or self.port, self.folder, config, worker, **changed)
+    def trainer(self, config, worker=None, **changed):
+        made = trainer_of(self.path, self.port, self.folder, config, worker, **changed)
         self.addCleanup(made.sis_client.close)
         # Discards samples that another trainer loaded ahead.
         self.batches.clear()
@@ -365,26 +350,6 @@ class AsyncgrpoTest(TrainerCase):
                     told = types.SimpleNamespace(state=state, sis_client=client, sis_run=ranks[0].run)
                     self.check_logged(told, ranks[0].rows)
                     self.check(ranks, client)
-
-    def test_adapters_that_vllm_serves(self):
-        """Each policy under a name of its own, which requests say."""
-        port = vllm_process.start(
-            type(self), self.folder / "served", ["vllm", "serve", self.path],
-            "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-logprobs", "-1",
-            "--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "8", "--max-loras", "3",
-            VLLM_SERVER_DEV_MODE="1", VLLM_ALLOW_RUNTIME_LORA_UPDATING="1",
-        )  # fmt: skip
-        adapters = LoraConfig(target_modules=["q_proj", "down_proj"])
-        config = SisConfig(self.server.address, run=self.id(), top_k=64)
-        trainer = self.trainer(
-            config, port=port, peft_config=adapters, served=True, learning_rate=1e-2, max_staleness=1
-        )
-        self.assertTrue(trainer._lora_sync)
-        rows = self.train(trainer)
-        self.check_logged(trainer, rows)
-        self.check([seen_by(trainer)], trainer.sis_client)
-        # The first is the model alone.
-        self.assertGreater(trainer.newest, 0)
 
     def test_versions_of_requests(self):
         loop = types.SimpleNamespace(lora_name=None, model_version=7)

@@ -6,7 +6,7 @@ import unittest.mock
 
 import torch
 import trl
-from trainer_case import VOCABULARY, TrainerCase, Watched, hundred_words, vllm_on_cpus
+from trainer_case import VOCABULARY, TrainerCase, Watched, vllm_on_cpus
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sis.integrations.trl import SisConfig
@@ -53,13 +53,9 @@ class TrlRolloutTest(TrainerCase):
 
         # Records the whole vocabulary. With one update per rollout the policies differ only by the rounding of
         # matrices of other shapes.
-        config = SisConfig(self.server.address, run=self.id(), top_k=100)
         model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
         model.resize_token_embeddings(100)
-        trainer = self.trainer(
-            AllAccepted, config, prompts=[f"w{i} w5" for i in range(64)], model=model, processing_class=hundred_words(),
-            num_iterations=1, max_steps=2,
-        )  # fmt: skip
+        trainer = self.of_a_hundred_words(AllAccepted, model=model, num_iterations=1)
         rows = self.train(trainer)
         self.assertEqual([row["sis/accept_rate"] for row in rows], [1, 1])
         self.assertEqual(trainer.seen, [True] * 4)

@@ -291,6 +291,31 @@ class TrainerCase(unittest.TestCase):
         self.addCleanup(made.sis_client.close)
         return made
 
+    def of_a_hundred_words(self, kind=InFloat64, config=None, **changed):
+        """A trainer of a model of so few tokens that a record can hold all, with the loss of InFloat64. It trains two
+        updates of one generation."""
+        return self.trainer(
+            kind, config or SisConfig(self.server.address, top_k=100), processing_class=hundred_words(),
+            prompts=[f"w{i} w5" for i in range(64)],
+            **{
+                "model": tiny("Qwen3", vocab_size=100), "max_steps": 2, "loss_type": "cispo",
+                "epsilon_high": InFloat64.limit, "learning_rate": 1e-2, **changed,
+            },
+        )  # fmt: skip
+
+    def check_in_float64(self, trainer):
+        """Returns the logged rows of a training whose policies are equal at the first update."""
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertGreater(trainer.compared, 50)
+        self.assertLess(trainer.most, 1e-4)
+        self.assertLess(trainer.most_acceptance, 1e-3)
+        self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
+        self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * len(rows))
+        self.assertLess(rows[0]["sis/d"], 1e-5)
+        self.assertGreater(rows[1]["sis/d"], rows[0]["sis/d"])
+        return rows
+
     def train(self, trainer):
         trainer.train()
         return [row for row in trainer.state.log_history if "sis/accept_rate" in row or "sis/missing" in row]

@@ -62,13 +62,17 @@ class Compared(Watched):
         return loss
 
 
-def _rank(rank, trainings, path, address, folder):
-    """One of two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
+def meet(rank, folder, name):
+    """Two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-    store = f"file://{folder}/{'-'.join(trainings)}.store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{name}.store", rank=rank, world_size=2)
     torch.set_num_threads(1)
+
+
+def _rank(rank, trainings, path, address, folder):
+    """One of two."""
+    meet(rank, folder, "-".join(trainings))
     for name, changed in trainings.items():
         torch.save(_trained(name, path, address, pathlib.Path(folder), **changed), f"{folder}/{name}-{rank}")
     torch.distributed.destroy_process_group()

@@ -13,75 +13,34 @@ class _NoDevice(types.SimpleNamespace):
         return lambda *arguments, **named: 0
 
 
+def _returns(value):
+    return lambda self, *arguments, **named: value
+
+
+_DEVICE = _NoDevice(
+    is_available=lambda: False,
+    current_device=lambda: "cpu",
+    get_device_name=lambda *_: "cpu",
+    synchronize=lambda *_: None,
+    mem_get_info=lambda *_: (0, 0),
+)
+_ANSWERS = {
+    "is_available": True, "current_device": "cpu", "device_count": 1, "set_device": None, "synchronize": None,
+    "set_allocator_settings": None, "empty_cache": None, "get_device_capability": (None, None),
+    "communication_backend_name": "gloo", "visible_devices_envvar": "CUDA_VISIBLE_DEVICES", "profiler_start": None,
+    "profiler_stop": None, "ray_resource_name": "CPU", "ray_noset_envvars": [], "is_ipc_supported": False, "cudart": None,
+    "nvtx_range": contextlib.nullcontext(),
+}  # fmt: skip
+
+
 @PlatformRegistry.register(platform="cpu")
 class PlatformCpu(PlatformBase):
     device_name = "cpu"
     vendor_name = "nvidia"
-
-    @property
-    def device_module(self):
-        return _NoDevice(
-            is_available=lambda: False,
-            current_device=lambda: "cpu",
-            get_device_name=lambda *_: "cpu",
-            synchronize=lambda *_: None,
-            mem_get_info=lambda *_: (0, 0),
-        )
-
-    def is_available(self):
-        return True
-
-    def current_device(self):
-        return "cpu"
-
-    def device_count(self):
-        return 1
-
-    def set_device(self, index):
-        pass
-
-    def synchronize(self, index=None):
-        pass
+    device_module = _DEVICE
+    locals().update({name: _returns(value) for name, value in _ANSWERS.items()})
 
     def manual_seed(self, seed):
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed):
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings):
-        pass
-
-    def empty_cache(self):
-        pass
-
-    def get_device_capability(self, index=0):
-        return None, None
-
-    def communication_backend_name(self):
-        return "gloo"
-
-    def visible_devices_envvar(self):
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextlib.contextmanager
-    def nvtx_range(self, message):
-        yield
-
-    def profiler_start(self):
-        pass
-
-    def profiler_stop(self):
-        pass
-
-    def ray_resource_name(self):
-        return "CPU"
-
-    def ray_noset_envvars(self):
-        return []
-
-    def is_ipc_supported(self):
-        return False
-
-    def cudart(self):
-        return None
+    manual_seed_all = manual_seed

@@ -2,7 +2,6 @@
 
 import copy
 
-import torch
 import training_worker
 from expected import gradients as expected_gradients
 from training_worker import Gradients, append, batch, rollout
@@ -14,21 +13,11 @@ from sis.integrations.verl import attach
 
 class VerlDecisionTest(VerlCase):
     def test_of_equal_policies_every_ratio_is_1(self):
-        samples = rollout(self.model, 8, WHOLE, 3)
+        samples, settings = self.recorded(self.model, 8, WHOLE, 3)
         # Stock gradients of ratios that are exactly 1: old log-probs are what the engine itself finds.
-        from verl.workers.utils.padding import no_padding_2_padding
-
         data = batch(samples)
-        data["old_log_probs"] = torch.zeros_like(data["old_log_probs"])
-        from verl.utils import tensordict_utils
-
-        tensordict_utils.assign_non_tensor(data, compute_loss=False)
-        own = self.worker.infer_batch(data)["log_probs"]
-        data = batch(samples)
-        data["old_log_probs"] = no_padding_2_padding(own, data)
+        data["old_log_probs"] = training_worker.recompute(self.worker, batch(samples))
         expected = self.stock(data)
-        settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         gradients = Gradients(self.worker)
         self.attached(settings)
         metrics = metrics_of(self.worker.train_batch(batch(samples)))

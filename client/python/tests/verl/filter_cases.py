@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 from expected import gradients as expected_gradients
-from training_worker import Gradients, append, batch, rollout
+from training_worker import Gradients, batch
 from verl_case import WHOLE, K, VerlCase, metrics_of
 
 from sis.integrations.verl import attach
@@ -14,17 +14,13 @@ from sis.integrations.verl._settings import truncates
 class VerlFilterTest(VerlCase):
     def test_equal_policies_have_ratios_of_1_over_what_a_filter_keeps(self):
         """The gradient is that of the log-probs over the kept tokens, compared with float64."""
-        samples = rollout(self.model, 8, WHOLE, 10, top_p=0.8)
+        samples, settings = self.recorded(self.model, 8, WHOLE, 10, top_p=0.8)
         data = batch(samples)
         expected, _ = expected_gradients(
             self.model, samples, data["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8
         )
-
-        settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         gradients = Gradients(self.worker)
-        training = attach(self.worker, settings, truncated=True)
-        self.addCleanup(training.close)
+        self.attached(settings, True)
         metrics = metrics_of(self.worker.train_batch(data))
         self.assertEqual((metrics["sis/accept_rate"], metrics["sis/incomplete"]), ([[1.0]], [[0.0]]))
         self.assertLess(metrics["sis/d"][0][0], 1e-5)
@@ -32,11 +28,8 @@ class VerlFilterTest(VerlCase):
         self.assert_close(step, expected)
 
     def test_a_filter_that_keeps_more_than_is_recorded(self):
-        samples = rollout(self.model, 8, K, 11, top_p=0.8)
-        settings = self.settings(log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
-        training = attach(self.worker, settings, truncated=True)
-        self.addCleanup(training.close)
+        samples, settings = self.recorded(self.model, 8, K, 11, top_p=0.8)
+        self.attached(settings, True)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             metrics = [metrics_of(self.worker.train_batch(batch(samples))) for _ in range(2)]

@@ -118,10 +118,12 @@ class VerlCase(unittest.TestCase):
         detach(self.worker)
         return gradients.steps
 
-    def recorded(self, model, count, top_k, seed, mass=0.0, **filters):
+    def recorded(self, model, count, top_k, seed, mass=0.0, observe=False, **filters):
         """Samples that the run of this test has, and its settings."""
         samples = rollout(model, count, top_k, seed, **filters)
-        settings = self.settings(run=f"{self.id().split('.')[-1]}-{seed}", top_k=top_k, mass=mass, log_prob_encoding="float32")
+        settings = self.settings(
+            run=f"{self.id().split('.')[-1]}-{seed}", top_k=top_k, mass=mass, observe=observe, log_prob_encoding="float32"
+        )
         append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         return samples, settings
 
