@@ -9,6 +9,9 @@ import torch
 from tests.algorithms import batches, kernel
 from tests.reference import algorithms, numerics
 
+# Threads that wait for each other take longer than these sums.
+torch.set_num_threads(1)
+
 
 def ratios(batch: algorithms.Batch, log_p: torch.Tensor) -> torch.Tensor:
     """The kernel's own ratio with the gradient of p(y) / constant: bounds are met exactly."""
@@ -86,7 +89,7 @@ class AutogradTest(unittest.TestCase):
                 continue
             for parameters in {defaults, batches.EXACT.get(name, defaults)}:
                 for three_policies in (False, True):
-                    for seed in range(20):
+                    for seed in range(6):
                         self.check(name, parameters, batches.random_batch(seed, three_policies))
 
     def test_ratios_on_the_bounds(self):
@@ -109,7 +112,7 @@ class AutogradTest(unittest.TestCase):
     def test_gspo_is_the_gradient_of_the_sequence_objective(self):
         low, high = batches.EXACT["gspo"]
         branches = set()
-        for seed in range(60):
+        for seed in range(24):
             batch = batches.random_batch(seed)
             # One advantage per sequence; log-ratios small enough for every branch.
             keys = batch.sequences()
