@@ -9,7 +9,7 @@ import unittest
 
 import sis
 from server.testing.live_server import LiveServer
-from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
+from tests.page.browser import NARROW, WIDE, Browser
 from tests.page.sisctl_web import SisctlWeb
 from tests.page.training_load import LENGTH, TrainingLoad
 
@@ -58,18 +58,25 @@ class AccessibilityTest(unittest.TestCase):
         for place, ready in (
             ("/", "✖ broken"),
             ("/run/run-1", "Worth a closer look"),
+            ("/run/run-1", "Do lists stand at the positions of their tokens?"),
             ("/run/a-new", "a-new"),
             ("/server", "Serving"),
             (f"/run/run-1/{load.names[0]}/0/3", "position 3"),
         ):
             self.browser.open(f"{page.url}#{place}")
             self.browser.wait_for_text("Live, updated", "#status")
+            if ready.startswith("Do lists"):
+                self.browser.element(".diagnosis button").click()
+                self.browser.wait("the checks", lambda: self.browser.run("return document.querySelector('.diagnosis details')"))
+                self.browser.run("document.querySelector('.diagnosis details').open = true")
             self.browser.wait_for_text(ready, "main")
             self.browser.run("for (const details of document.querySelectorAll('details')) details.open = true")
-            for width in (WIDE, MIDDLE, NARROW):
-                for dark in (False, True):
-                    with self.subTest(place=place, width=width, dark=dark):
+            for dark in (False, True):
+                # `old`: as what is shown while there is no answer.
+                for width, old in ((WIDE, False), (NARROW, False), (WIDE, True)):
+                    with self.subTest(place=place, width=width, dark=dark, old=old):
                         self.browser.look(width, dark=dark)
+                        self.browser.run("document.querySelector('main').classList.toggle('old', arguments[0])", old)
                         self.assertEqual(self.violations(), [])
 
 

@@ -1,7 +1,6 @@
 """Debian's Chromium, without a screen."""
 
 import os
-import pathlib
 import shutil
 import tempfile
 import time
@@ -40,7 +39,7 @@ class Browser:
         # Bazel gives tests no home, without which Chromium doesn't start.
         service = Service(driver, env={**os.environ, "HOME": self._profile.name})
         self.driver = webdriver.Chrome(service=service, options=options)
-        self.look(WIDE, dark=False)
+        self.look(WIDE)
 
     def keep_downloads(self, folder):
         """Saves downloads in `folder` from now on."""
@@ -50,15 +49,16 @@ class Browser:
         self.driver.quit()
         self._profile.cleanup()
 
-    def look(self, width, *, dark):
+    def look(self, width, *, dark=False):
         """Sets the window's width and the person's colour scheme from now on."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        self._resize(width, _HEIGHT)
-
-    def _resize(self, width, height):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def run_first(self, script):
+        """Runs a script in each document from now on, before the document's own."""
+        self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
 
     def open(self, address):
         self.driver.get("about:blank")
@@ -88,12 +88,3 @@ class Browser:
         """Returns the console's errors since the last call."""
         entries = self.driver.get_log("browser")
         return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
-
-    def screenshot(self, name):
-        """The whole page, kept among the test's outputs."""
-        width = self.run("return innerWidth")
-        self._resize(width, max(_HEIGHT, self.run("return document.documentElement.scrollHeight")))
-        time.sleep(0.3)  # charts are redrawn
-        folder = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", tempfile.gettempdir())
-        self.driver.save_screenshot(str(pathlib.Path(folder, f"{name}.png")))
-        self._resize(width, _HEIGHT)
