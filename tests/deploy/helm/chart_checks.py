@@ -12,8 +12,8 @@ import yaml
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
-    INSECURE, VALUES, containers, documents, forms, is_own, kubernetes_takes, labels, matches, of_kind, pods,
-    selected, selector, servers,
+    ADDITIONS, INSECURE, VALUES, containers, documents, forms, is_own, kubernetes_takes, labels, matches, merged,
+    of_kind, pods, selected, selector, servers,
 )  # fmt: skip
 
 SELECTS_NOTHING = {
@@ -109,6 +109,62 @@ class ChartChecks(unittest.TestCase):
                         continue
                     found = [labels(pod)["app.kubernetes.io/component"] for pod in selected(document, objects)]
                     self.assertEqual(found, [document["metadata"]["labels"]["app.kubernetes.io/component"]], document)
+
+    def test_no_two_objects_of_a_kind_have_one_name(self):
+        for name, _, objects in forms():
+            with self.subTest(values=name):
+                names = [(document["kind"], document["metadata"]["name"]) for document in objects]
+                self.assertEqual(len(set(names)), len(names))
+
+    def test_everything_is_called_as_the_values_say(self):
+        for given, name, of_chart in (
+            ({}, "sis-ratio-service", "sis-ratio-service"),
+            ({"nameOverride": "ratios"}, "sis-ratio-service-ratios", "ratios"),
+            ({"nameOverride": "ratio"}, "sis-ratio-service", "ratio"),  # which the release's name has in it
+            ({"fullnameOverride": "a", "nameOverride": "b"}, "a", "b"),
+        ):
+            for form, values in VALUES.items():
+                with self.subTest(given=given, form=form):
+                    values = {key: value for key, value in values.items() if not key.endswith("Override")}
+                    for document in documents({**values, **given}):
+                        metadata = document["metadata"]
+                        if metadata["name"] != values.get("serviceAccount", {}).get("name"):
+                            self.assertRegex(metadata["name"], rf"^{name}(-\D|$)")
+                        self.assertLessEqual(len(metadata["name"]), 63)
+                        self.assertEqual(metadata["labels"]["app.kubernetes.io/name"], of_chart)
+
+    def test_servers_pods_have_what_is_added(self):
+        for values in ({**INSECURE, "store": {"kind": "rocksdb"}}, VALUES["sidecar"]):
+            ((_, template),) = pods(documents(merged(values, ADDITIONS)))
+            spec = template["spec"]
+            self.assertEqual(spec["runtimeClassName"], "nvidia")
+            self.assertEqual([added for added in ADDITIONS["extraVolumes"] if added not in spec["volumes"]], [])
+            (server,) = (container for container in containers(template) if container["name"] == "server")
+            self.assertEqual([added for added in ADDITIONS["extraVolumeMounts"] if added not in server["volumeMounts"]], [])
+            self.assertEqual([added for added in ADDITIONS["extraContainers"] if added not in spec["containers"]], [])
+            # A sidecar's server is an init container that goes on.
+            self.assertEqual(spec["initContainers"][:1], ADDITIONS["extraInitContainers"])
+
+    def test_all_pods_run_as_the_account_of_the_values(self):
+        for account, name, made in (
+            ({}, render.RELEASE, True),
+            ({"name": "own"}, "own", True),
+            ({"create": False, "name": "theirs"}, "theirs", False),
+            ({"create": False}, "default", False),
+        ):
+            for form in ("redis", "sidecar"):
+                with self.subTest(account=account, form=form):
+                    objects = list(documents({**VALUES[form], "serviceAccount": account}))
+                    self.assertEqual({template["spec"]["serviceAccountName"] for _, template in pods(objects)}, {name})
+                    accounts = [each["metadata"]["name"] for each in of_kind("ServiceAccount", objects)]
+                    self.assertEqual(accounts, [name] if made else [])
+
+    def test_volumes_stay_unless_the_values_say_otherwise(self):
+        for given, scaled in (({}, "Retain"), ({"whenScaled": "Delete"}, "Delete")):
+            rocksdb = {"kind": "rocksdb", "rocksdb": {"persistentVolumeClaimRetentionPolicy": given}}
+            (workload,) = of_kind("StatefulSet", documents({**INSECURE, "store": rocksdb}))
+            kept = workload["spec"]["persistentVolumeClaimRetentionPolicy"]
+            self.assertEqual(kept, {"whenDeleted": "Retain", "whenScaled": scaled})
 
     def test_the_values_replace_computed_resources_and_contexts_field_by_field(self):
         values = {"resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "9Gi"}}}

@@ -60,9 +60,6 @@ class ChartTest(unittest.TestCase):
     def test_flags(self):
         self.check("flags_checks.py")
 
-    def test_additions(self):
-        self.check("additions_checks.py")
-
     def test_network(self):
         self.check("network_checks.py")
 

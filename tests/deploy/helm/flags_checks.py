@@ -204,13 +204,6 @@ class FlagsChecks(unittest.TestCase):
                 self.assertEqual(devices, values.get("gpu", {}).get("count", 0))
                 self.assertEqual(server["image"].endswith("-cuda"), devices > 0)
 
-    def test_an_image_of_cuda_is_named_so_once(self):
-        def image(tag, count):
-            (server,) = servers(documents({**INSECURE, "image": {"tag": tag}, "gpu": {"count": count}}))
-            return server["image"].split(":")[1]
-
-        self.assertEqual([image(tag, count) for tag in ("x", "x-cuda") for count in (0, 1)], ["x"] + 3 * ["x-cuda"])
-
 
 if __name__ == "__main__":
     unittest.main()

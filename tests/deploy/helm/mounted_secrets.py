@@ -31,8 +31,3 @@ class MountedSecrets:
         certificate, key = self._authority.issue(name, folder, lasts)
         for path, file in ((key, "tls.key"), (certificate, "tls.crt")):
             pathlib.Path(path).rename(pathlib.Path(self.folder, folder, file))
-
-    def variables(self, name):
-        """Returns the environment of a client's pod that presents a certificate of this name."""
-        certificate, key = self._authority.issue(name, name)
-        return {"SIS_CA_FILE": self.ca, "SIS_CERTIFICATE_FILE": certificate, "SIS_KEY_FILE": key}

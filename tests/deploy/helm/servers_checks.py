@@ -4,31 +4,23 @@ Run by chart_test.py, in an environment that has Helm."""
 
 import datetime
 import os
-import pathlib
 import ssl
-import subprocess
 import tempfile
 import time
 import unittest
 import unittest.mock
-import urllib.error
 
 import numpy as np
 from cryptography import x509
 
 import sis
-from client.demo import trainer
-from server.testing.live_server import BINARY
 from server.testing.until import until
 from tests.deploy import one_step
 from tests.deploy.helm import rendered_servers, reset_flood
 from tests.deploy.helm.mounted_secrets import TOKEN, MountedSecrets
-from tests.deploy.helm.rendered_chart import INSECURE, documents, servers
+from tests.deploy.helm.rendered_chart import INSECURE, documents
 
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
-RUN = {"seed": 1, "vocabulary_size": one_step.VOCABULARY, "top_k": one_step.TOP_K}
-# The demonstration, as small as it can be and still learn something.
-SETTINGS = trainer.Settings(accuracy=0.15, rollouts=2, prompts=4, updates=3)
 
 
 def fill_cache(client):
@@ -54,17 +46,6 @@ def shown_end(address):
     return shown.not_valid_after.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
-def status(address, path):
-    """Returns the status of an HTTP answer; 0 without an answer."""
-    try:
-        rendered_servers.get(address, path)
-        return 200
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
-
-
 class RenderedServersChecks(unittest.TestCase):
     """Servers with the rendered flags, except that addresses and folders are this machine's."""
 
@@ -75,19 +56,6 @@ class RenderedServersChecks(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.secrets = MountedSecrets(folder.name)
-        cls.start = trainer.warmed_up(SETTINGS, 1)
-
-    def check_the_demonstration(self, address):
-        """Which finds addresses and credentials as in a pod. address: of one server, or of all
-        replicas."""
-        learned = trainer.train(address, "demo", "sis", 1, SETTINGS, self.start)
-        self.assertEqual(len(learned), SETTINGS.rollouts)
-        for rollout in learned:
-            self.assertEqual(len(rollout.updates), SETTINGS.updates)
-            for totals in rollout.updates:
-                self.assertEqual(totals.missing, 0)
-                self.assertGreater(totals.accepted, 0)
-                self.assertLessEqual(totals.d_sis, totals.d)
 
     def serve(self, **values):
         """Starts servers. Checks that all processes answer the probes of their containers, and that
@@ -104,32 +72,18 @@ class RenderedServersChecks(unittest.TestCase):
         """Sets the environment that the pods of Alice's clients have."""
         return unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": self.secrets.ca, "SIS_TOKEN": TOKEN})
 
-    def test_replicas_hold_a_sequence_each(self):
-        for store in ("memory", "rocksdb"):
-            servers = self.serve(replicaCount=3, memory=self.SMALL, store={"kind": store})
-            self.assertEqual(len(servers.addresses), 3)
-            one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
-
-    def test_nothing_restarts_a_server_while_its_store_opens(self):
-        """However long that takes, as a repair does."""
-        (server,) = servers(documents({**INSECURE, "memory": self.SMALL, "store": {"kind": "rocksdb"}}))
-        admin = f"127.0.0.1:{rendered_servers.free_port()}"
-        with tempfile.TemporaryDirectory() as store:
-            # Whoever reads a pipe into which nobody writes waits.
-            os.mkfifo(pathlib.Path(store, "CURRENT"))
-            flags = [flag.replace("/var/lib/sis", store) for flag in server["args"]]
-            command = [BINARY, *flags, f"--admin={admin}", "--listen=127.0.0.1:0"]
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            try:
-                until(lambda: status(admin, "/readyz") == 503)
-                probes = {name: probe["httpGet"]["path"] for name, probe in server.items() if name.endswith("Probe")}
-                self.assertEqual(
-                    {name: status(admin, path) for name, path in probes.items()},
-                    {"startupProbe": 200, "livenessProbe": 200, "readinessProbe": 503},
-                )
-            finally:
-                process.kill()
-                process.wait()
+    def test_every_form_serves(self):
+        for values in (
+            {"replicaCount": 3},
+            {"replicaCount": 3, "store": {"kind": "rocksdb"}},
+            {"form": "sidecar", "sidecar": {"trainer": {"image": "trainer"}}},
+            # Without a device too.
+            {"replicaCount": 1, "gpu": {"count": 1, "cacheMiB": 64}},
+        ):
+            with self.subTest(values):
+                servers = self.serve(memory=self.SMALL, **values)
+                self.assertEqual(len(servers.addresses), values.get("replicaCount", 1))
+                one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
     def test_with_tls_and_tokens_only_who_has_one_may_call(self):
         for values in (
@@ -142,24 +96,6 @@ class RenderedServersChecks(unittest.TestCase):
                     client.list_runs()
             with self.as_alice():
                 one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
-                self.check_the_demonstration(servers.addresses)
-
-    def test_with_certificates_of_clients_nobody_needs_a_token_and_nobody_takes_all_runs(self):
-        servers = self.serve(
-            replicaCount=2,
-            memory={**self.SMALL, "runs": 2},
-            security={"tlsSecret": "tls", "clientCertificates": True},
-            flags={"certificate_role": "trainer"},
-        )
-        with self.as_alice(), sis.Client(servers.addresses[0]) as client, self.assertRaises(sis.Unavailable):
-            client.list_runs()  # TLS does not come about
-        with unittest.mock.patch.dict(os.environ, self.secrets.variables("carol")):
-            one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
-            with sis.Client(servers.addresses) as client, self.assertRaisesRegex(sis.ResourceExhausted, "'carol' has 1 "):
-                client.create_run("another", **RUN)
-        with unittest.mock.patch.dict(os.environ, self.secrets.variables("dave")):
-            with sis.Client(servers.addresses) as client:
-                client.create_run("his", **RUN)
 
     def test_helm_test_fails_unless_every_server_answers_a_client(self):
         certified = {"tlsSecret": "tls", "clientCertificates": True}
@@ -182,15 +118,6 @@ class RenderedServersChecks(unittest.TestCase):
                 servers.kill_server(count - 1)
                 self.assertEqual(servers.helm_test(), [0] * (count - 1) + [1])
                 servers.close()
-
-    def test_a_trainer_reaches_its_sidecar(self):
-        servers = self.serve(
-            form="sidecar",
-            memory=self.SMALL,
-            sidecar={"trainer": {"image": "trainer"}},
-        )
-        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
-        self.check_the_demonstration(servers.addresses[0])
 
     def test_a_renewed_certificate_is_shown_to_clients_and_its_end_to_prometheus(self):
         for proxy in (False, True):
@@ -242,10 +169,6 @@ class RenderedServersChecks(unittest.TestCase):
         (most,), (limit,) = servers.most_resident_bytes(), servers.memory_limits()
         self.assertGreater(most, 320 << 20)
         self.assertLess(most, limit)
-
-    def test_without_a_device_the_gpu_values_serve_too(self):
-        servers = self.serve(replicaCount=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
-        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
 
 if __name__ == "__main__":
