@@ -15,11 +15,21 @@ import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
 from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
-from tests.page.charts import chart
 from tests.page.sisctl_web import SISCTL, PageInThisProcess, SisctlWeb
 from tests.page.training_load import PREFIX_CURVE, VOCABULARY, TrainingLoad
 
 DRAWS = range(1, 9)
+
+# The lines of the chart of this name: {name: values}, and what its axis shows.
+_CHART = """
+const panel = [...document.querySelectorAll(".panel")].find(
+    panel => panel.getAttribute("aria-label") === arguments[0]);
+const chart = panel && Chart.getChart(panel.querySelector("canvas"));
+if (!chart) return null;
+return {names: chart.data.labels.map(String),
+        lines: Object.fromEntries(chart.data.datasets.map(line => [line.label, line.data.map(at => at?.y ?? at)])),
+        places: chart.data.datasets.map(line => line.data.map(at => at?.x ?? null))};
+"""
 
 # The cells of the rows of the table below this heading.
 _TABLE = """
@@ -120,7 +130,10 @@ class PageTest(unittest.TestCase):
         return [line for line in self.browser.problems() if "404" not in line]
 
     def chart(self, title):
-        return chart(self.browser, title)
+        """{"names": of the values, "lines": {name: values}, "places": of each line, on an axis of numbers}."""
+        drawn = self.browser.run(_CHART, title)
+        self.assertIsNotNone(drawn, title)
+        return drawn
 
     def assert_fits(self, *more):
         """Nothing is wider than the window, on a phone either. more: conditions."""
