@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import pathlib
 import time
-from typing import List
+from typing import List, Optional
 
 import sis
 from server.testing.certificates import Authority
@@ -13,7 +13,17 @@ from tests.deploy.problems.problem import SAMPLING, Problem, restarted, uniform_
 from tests.integration.redis_servers import RedisServer
 
 
-class ServerDown(Problem):
+class OfOwnServer(Problem):
+    client: Optional[sis.Client] = None
+
+    def close(self) -> None:
+        super().close()
+        if self.client:
+            self.client.close()
+        self.server.close()
+
+
+class ServerDown(OfOwnServer):
     def __init__(self) -> None:
         super().__init__()
         self.server = LiveServer()
@@ -25,12 +35,8 @@ class ServerDown(Problem):
     def end(self) -> None:
         self.server = restarted(self.server)
 
-    def close(self) -> None:
-        super().close()
-        self.server.close()
 
-
-class TooManyRuns(Problem):
+class TooManyRuns(OfOwnServer):
     """Trainings open runs, and nobody deletes them."""
 
     LIMIT = 10
@@ -53,13 +59,8 @@ class TooManyRuns(Problem):
             for status in self.client.list_runs():
                 self.client.delete_run(status.run.id)
 
-    def close(self) -> None:
-        super().close()
-        self.client.close()
-        self.server.close()
 
-
-class TrainerGone(Problem):
+class TrainerGone(OfOwnServer):
     """Workers fill a small memory that nobody reads."""
 
     workers = 6
@@ -90,11 +91,9 @@ class TrainerGone(Problem):
     def close(self) -> None:
         self.present = False
         super().close()
-        self.client.close()
-        self.server.close()
 
 
-class NoRoom(Problem):
+class NoRoom(OfOwnServer):
     """A trainer that is there, and reads nothing of what fills the run's quota."""
 
     def __init__(self) -> None:
@@ -114,13 +113,8 @@ class NoRoom(Problem):
                 name = str(time.monotonic_ns())
                 stream.block(name, first_position=0, policy_version=0, **uniform_block(16, 4096))
 
-    def close(self) -> None:
-        super().close()
-        self.client.close()
-        self.server.close()
 
-
-class Files(Problem):
+class Files(OfOwnServer):
     """A certificate that ends soon, and identities that make no sense."""
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -150,12 +144,8 @@ class Files(Problem):
     def end(self) -> None:
         self.write(days=30)
 
-    def close(self) -> None:
-        super().close()
-        self.server.close()
 
-
-class QuarantinedRun(Problem):
+class QuarantinedRun(OfOwnServer):
     """A server starts again with less than its runs need."""
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -174,12 +164,8 @@ class QuarantinedRun(Problem):
         self.server.close()
         self.server = restarted(self.server, self.store)
 
-    def close(self) -> None:
-        super().close()
-        self.server.close()
 
-
-class StoreDamaged(Problem):
+class StoreDamaged(OfOwnServer):
     """A table of RocksDB has changed by itself, in the midst of a sequence."""
 
     ROWS, BLOCKS = 64, 100
@@ -224,12 +210,8 @@ class StoreDamaged(Problem):
                 sampled_log_probs=self.block["sampled_log_probs"],
             )
 
-    def close(self) -> None:
-        super().close()
-        self.server.close()
 
-
-class RedisFails(Problem):
+class RedisFails(OfOwnServer):
     """Redis is down."""
 
     ALERT = "SisStoreFails"
@@ -255,8 +237,6 @@ class RedisFails(Problem):
 
     def close(self) -> None:
         super().close()
-        self.client.close()
-        self.server.close()
         self.redis.kill()
 
 
