@@ -222,16 +222,11 @@ class CliTest(unittest.TestCase):
         self.assertEqual(len(expected), 4 * LENGTH + 6)
         gap = [row for row in expected if row["sequence"] == "gap"]
         self.assertEqual([row["missing"] for row in gap], [None, *["never_arrived"] * 4, None])
+        # Values, which export_test compares in Parquet, come as they are.
         records = self.client.fetch_top_k(self.run_, ["a"])
-        kept = self.client.inspect_sequence(self.run_, "a")
         for index, row in enumerate(expected[:LENGTH]):
             self.assertEqual((row["position"], row["ids"]), (index, records.ids[index].tolist()))
             self.assertEqual(np.float32(row["log_probs"]).tolist(), records.log_probs[index].tolist())
-            self.assertEqual(row["decision"], sis.Decision(kept.decisions[index]).name.lower())
-            if row["log_ratio"] is None:
-                self.assertEqual(row["decision"], "masked")
-            else:
-                self.assertEqual(np.float32(row["log_ratio"]), kept.log_ratios[index])
         file = self.folder / "run.csv"
         self.assertEqual(self.done("export", "r", file), f"wrote {len(expected)} positions of 5 sequences to {file}\n")
         with open(file, newline="", encoding="utf-8") as opened:

@@ -3,6 +3,7 @@
 
 import http.server
 import json
+import operator
 import threading
 
 import torch
@@ -11,8 +12,9 @@ EOS = 2
 
 
 class HttpEngine(http.server.ThreadingHTTPServer):
-    # In the names of a framework's arguments.
-    name = None
+    """A subclass has `name`, as it is in the names of a framework's arguments; of a request the `prompt`, the `longest`
+    response, and how many log-probs are `listed` at each position; and `told`, which makes an answer of positions: of
+    each a token, its log-prob, and those of the listed tokens, by id."""
 
     def __init__(self, model):
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -29,23 +31,6 @@ class HttpEngine(http.server.ThreadingHTTPServer):
         self.shutdown()
         self.thread.join()
         self.server_close()
-
-    @staticmethod
-    def prompt(request):
-        raise NotImplementedError
-
-    @staticmethod
-    def longest(request):
-        raise NotImplementedError
-
-    @staticmethod
-    def listed(request):
-        """How many log-probs it asks for at each position."""
-        raise NotImplementedError
-
-    def told(self, positions, reason, prompt=0):
-        """An answer. positions: of each a token, its log-prob, and those of the listed tokens, by id."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def answer(self, request):
@@ -66,18 +51,9 @@ class HttpEngine(http.server.ThreadingHTTPServer):
 
 class SglangEngine(HttpEngine):
     name = "sglang"
-
-    @staticmethod
-    def prompt(request):
-        return request["input_ids"]
-
-    @staticmethod
-    def longest(request):
-        return request["sampling_params"]["max_new_tokens"]
-
-    @staticmethod
-    def listed(request):
-        return request.get("top_logprobs_num", 0)
+    prompt = operator.itemgetter("input_ids")
+    longest = staticmethod(lambda request: request["sampling_params"]["max_new_tokens"])
+    listed = staticmethod(lambda request: request.get("top_logprobs_num", 0))
 
     def told(self, positions, reason, prompt=0):
         meta = {
@@ -93,18 +69,9 @@ class SglangEngine(HttpEngine):
 
 class VllmEngine(HttpEngine):
     name = "vllm"
-
-    @staticmethod
-    def prompt(request):
-        return request["token_ids"]
-
-    @staticmethod
-    def longest(request):
-        return request["sampling_params"]["max_tokens"]
-
-    @staticmethod
-    def listed(request):
-        return request["sampling_params"]["logprobs"]
+    prompt = operator.itemgetter("token_ids")
+    longest = staticmethod(lambda request: request["sampling_params"]["max_tokens"])
+    listed = staticmethod(lambda request: request["sampling_params"]["logprobs"])
 
     def told(self, positions, reason, prompt=0):
         content = []

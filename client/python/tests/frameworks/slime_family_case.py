@@ -42,7 +42,12 @@ KEYS = [
 
 
 class SlimeFamilyCase:
-    """The tests of a framework; a base next to unittest.TestCase."""
+    """The tests of a framework; a base next to unittest.TestCase. A subclass has
+    - generated(args, prompts, evaluation): samples, by the framework's own way to its generate functions
+    - rollout(args, samples, masks): the training processes' form of samples, before the first update
+    - micro_batches(args, rollout, size): batches of `size` samples, and the framework's loss_function without its logits
+    - reduced(args, logged): the metrics of an update from those of its micro-batches
+    """
 
     # The module (sis.integrations.slime, miles or vime), its further arguments, and arguments that it refuses.
     module = None
@@ -53,22 +58,6 @@ class SlimeFamilyCase:
     REFUSED_OF_ENGINE = (({"sglang_speculative_algorithm": "EAGLE"}, "speculative_algorithm is 'EAGLE'"),)
     # Arguments that change the way to a loss, by name; None: the loss is that of gspo.
     WAYS = {"packed": {}, "recomputed": {"recompute_loss_function": True}, "chunks": {"log_probs_chunk_size": 5}}
-
-    def generated(self, args, prompts=PROMPTS, evaluation=False):
-        """Samples, by the framework's own way to its generate functions."""
-        raise NotImplementedError
-
-    def rollout(self, args, samples, masks):
-        """Returns the training processes' form of samples, before the first update."""
-        raise NotImplementedError
-
-    def micro_batches(self, args, rollout, size):
-        """Yields batches of `size` samples, and the framework's loss_function without its logits."""
-        raise NotImplementedError
-
-    def reduced(self, args, logged):
-        """Returns the metrics of an update from those of its micro-batches."""
-        raise NotImplementedError
 
     @classmethod
     def setUpClass(cls):
@@ -347,7 +336,8 @@ class SlimeFamilyCase:
 
 
 class SlimeCase(SlimeFamilyCase):
-    """The tests of slime, and of vime, which has the same functions."""
+    """The tests of slime, and of vime, which has the same functions. A subclass has processed(args, held), which calls
+    the framework's process_rollout_data, and METRICS, the module of reduce_train_step_metrics."""
 
     OWN = {
         "router_policy": None, "ci_test": False, "group_rm": False, "mask_offpolicy_in_partial_rollout": False,
@@ -390,10 +380,6 @@ class SlimeCase(SlimeFamilyCase):
 
         return asyncio.run(all_of_them())
 
-    def processed(self, args, held):
-        """By the framework's process_rollout_data."""
-        raise NotImplementedError
-
     def rollout(self, args, samples, masks):
         rollout = {
             "partition": list(range(len(samples))), "tokens": [torch.tensor(sample.tokens) for sample in samples],
@@ -426,9 +412,6 @@ class SlimeCase(SlimeFamilyCase):
             # Its scaling takes back Megatron's mean over micro-batches.
             made.append((batch, functools.partial(loss_function, args, batch, count, samples)))
         return made
-
-    # The module of reduce_train_step_metrics.
-    METRICS = None
 
     def reduced(self, args, logged):
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)

@@ -96,26 +96,23 @@ class RolloutsTest(TrainerCase):
                 self.assertEqual(sum(of_step.masked for of_step in totals), masked)
                 self.assertFalse({"sis_records", "sis_sampling"} & fields)
 
-        def without(prompts, trainer, field="sis_records"):
-            return {name: value for name, value in rollouts(prompts, trainer).items() if name != field}
+        for change, message in (
+            (lambda made: made.pop("sis_records"), "no rollout_func returned sis_records"),
+            (lambda made: made.pop("sis_sampling"), "but no sis_sampling"),
+            (lambda made: made.update(sis_sampling=sis.Sampling("processed", top_p=0.9)), "SisConfig.mass is 0.97: a cut set"),
+            (
+                lambda made: made.update(sis_records=[sis.TopK(*(a[:-1] for a in one)) for one in made["sis_records"]]),
+                r"sis_records\[0\] has \d+ positions",
+            ),
+        ):
 
-        def unsaid(prompts, trainer):
-            return without(prompts, trainer, "sis_sampling")
+            def changed(prompts, trainer):
+                change(made := rollouts(prompts, trainer))
+                return made
 
-        def short(prompts, trainer):
-            output = rollouts(prompts, trainer)
-            return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
-
-        def filtered(prompts, trainer):
-            return {**rollouts(prompts, trainer), "sis_sampling": sis.Sampling("processed", top_p=0.9)}
-
-        for made, message in (
-            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"),
-            (short, r"sis_records\[0\] has \d+ positions"), (filtered, "SisConfig.mass is 0.97: a cut set"),
-        ):  # fmt: skip
-            with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 config = SisConfig(self.server.address, mass=0.97)
-                self.trainer(rollout_func=made, config=config, max_completion_length=3).train()
+                self.trainer(rollout_func=changed, config=config, max_completion_length=3).train()
 
 
 if __name__ == "__main__":
