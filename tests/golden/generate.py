@@ -191,38 +191,12 @@ def _decisions(
         for i, record in enumerate(_record_lines(case.records)):
             yield record
             yield " ".join(_words(column[i]) for column in case.current)
-            yield " ".join([
-                *(_word(b, 2) for b in (ranks[i], result.decisions[i], accepted[i], result.violations[i])),
-                _word(words[i], 8),
-                *(
-                    _words(column[i])
-                    for column in (
-                        result.log_envelopes,
-                        result.covered_masses,
-                        result.acceptance_probabilities,
-                        result.log_ratios,
-                        result.ratios,
-                    )
-                ),
-            ])
+            bytes_ = (ranks[i], result.decisions[i], accepted[i], result.violations[i])
+            floats = (result.log_envelopes, result.covered_masses, result.acceptance_probabilities)
+            floats += (result.log_ratios, result.ratios)
+            yield " ".join([*(_word(b, 2) for b in bytes_), _word(words[i], 8), *(_words(f[i]) for f in floats)])
         yield result.accept_bits().hex()
-        yield " ".join(
-            _word(value, 16)
-            for value in (
-                totals.accepted,
-                totals.rejected,
-                totals.outside_top_k,
-                totals.envelope_violations,
-                totals.d,
-                totals.d_sis,
-                totals.log_envelope,
-                totals.residual_mass,
-                totals.acceptance_probability,
-                totals.expected_acceptance,
-                totals.k3,
-                totals.total_variation,
-            )
-        )
+        yield " ".join(_word(value, 16) for name, value in vars(totals).items() if name != "missing")
         if isinstance(case.current, numerics.Gathered):
             ks = sorted({k for k in (1, 2, 5, 10, 20, 50) if k < case.k} | {case.k})
             curve = numerics.prefix_curve(records, case.current, ks)

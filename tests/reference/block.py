@@ -89,7 +89,6 @@ def pack(
     records: Records, vocabulary_size: int, encoding: int, mass: float = 0, policy_version: int = 0, id_bytes: int = 0
 ) -> bytes:
     """The block of valid records [T, K] that follow each other. `mass` 0 cuts nothing."""
-    numerics.validate_records(records, vocabulary_size)
     if 0 < mass < 1:
         records = numerics.cut_to_mass(records, mass)
     used = numerics.used_slots(records.log_probs)

@@ -17,8 +17,6 @@ Float32s = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
 NO_RANK = 255
-MAX_LOG_PROB = np.float32(2.0**-6)
-MAX_MASS = np.float32(1 + 2.0**-6)
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -270,13 +268,10 @@ def uniforms(key: int, positions: NDArray[np.uint32], draw: int) -> NDArray[np.u
     return words[np.arange(len(positions)), positions & np.uint32(3)]
 
 
-def decide_gathered(
-    records: Records, current: Gathered, k: int, words: NDArray[np.uint32], present: Optional[Bools] = None
-) -> Evaluation:
+def decide_gathered(records: Records, current: Gathered, k: int, words: NDArray[np.uint32]) -> Evaluation:
     """Section 7 for valid GATHERED input; `words` [N] are the uniforms. See decide_reduced."""
-    evaluation = decide_reduced(records, reduce_gathered(records, current, k), k, words, present)
-    variations = total_variation(current.log_probs[:, :k], records.log_probs[:, :k])
-    return evaluation._replace(total_variations=np.where(evaluation.decisions == Decision.MISSING, np.float32(np.nan), variations))
+    evaluation = decide_reduced(records, reduce_gathered(records, current, k), k, words)
+    return evaluation._replace(total_variations=total_variation(current.log_probs[:, :k], records.log_probs[:, :k]))
 
 
 def decide_reduced(
@@ -367,16 +362,11 @@ def totals(evaluation: Evaluation) -> Totals:
     )
 
 
-def prefix_curve(
-    records: Records, current: Gathered, ks: Iterable[int], present: Optional[Bools] = None
-) -> list[PrefixPoint]:
-    """Section 8: a point for each k, over the N positions that are present (bool [N]; None:
-    all)."""
-    here = np.ones(len(records.positions), bool) if present is None else present
+def prefix_curve(records: Records, current: Gathered, ks: Iterable[int]) -> list[PrefixPoint]:
+    """Section 8: a point for each k, over the N positions."""
     points = []
     for k in ks:
-        reduced = reduce_gathered(records, current, k)
-        envelopes, masses = reduced.log_envelopes[here], reduced.covered_masses[here]
+        _, envelopes, masses = reduce_gathered(records, current, k)
         rates = expected_acceptance(masses, envelopes)
         points.append(PrefixPoint(k, int(fixed(residual_mass(masses)).sum()), int(fixed(rates).sum())))
     return points
@@ -415,68 +405,3 @@ def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-def _refuse(name: str, positions: NDArray[np.uint32], bad: NDArray, values: NDArray, law: str) -> None:
-    """Raises ValueError for the first true entry of `bad`, [N] or [N, K] as `values` is."""
-    if not bad.any():
-        return
-    row, *slot = (int(i) for i in np.argwhere(bad)[0])
-    where = f"position {int(positions[row])}" + "".join(f" slot {s}" for s in slot)
-    raise ValueError(f"{name}: {where}: {values[(row, *slot)]}: {law}")
-
-
-def validate_records(records: Records, vocabulary_size: int) -> None:
-    """Section 2. Raises ValueError that names the array, the position and the slot."""
-    positions, y, lqy, ids, lq = records
-    used = used_slots(lq)
-    _refuse("sampled_ids", positions, (y < 0) | (y >= vocabulary_size), y, f"must be in [0, {vocabulary_size})")
-    outside = used & ((ids < 0) | (ids >= vocabulary_size))
-    _refuse("ids", positions, outside, ids, f"must be in [0, {vocabulary_size})")
-    _refuse("ids", positions, ~used & (ids != -1), ids, "must be -1 where the log-prob is -inf")
-    unfit = used & ~(np.isfinite(lq) & (lq <= MAX_LOG_PROB))
-    _refuse("log_probs", positions, unfit, lq, "must be finite, at most 2^-6")
-
-    # The mask of a pair of neighbours names the second of them.
-    first = np.zeros((len(lq), 1), bool)
-    rises = np.hstack([first, ~(lq[:, :-1] >= lq[:, 1:])])
-    _refuse("log_probs", positions, rises, lq, "must not rise from slot to slot, unused slots last")
-    ties = used[:, 1:] & (lq[:, :-1] == lq[:, 1:])
-    unordered = np.hstack([first, ties & (ids[:, :-1] >= ids[:, 1:])])
-    _refuse("ids", positions, unordered, ids, "must rise between equal log-probs")
-    order = np.argsort(ids, axis=1, kind="stable")
-    ordered = np.take_along_axis(ids, order, axis=1)
-    twice = np.zeros(ids.shape, bool)
-    np.put_along_axis(twice, order[:, 1:], (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != -1), axis=1)
-    _refuse("ids", positions, twice, ids, "must not stand twice")
-
-    unfit = ~(np.isfinite(lqy) & (lqy <= MAX_LOG_PROB))
-    _refuse("sampled_log_probs", positions, unfit, lqy, "must be finite, at most 2^-6")
-    slot = rank(y, ids, lq)
-    inside = slot != NO_RANK
-    recorded = lq[np.arange(len(lq)), np.where(inside, slot, 0)]
-    differs = inside & (recorded.view(np.uint32) != np.ascontiguousarray(lqy).view(np.uint32))
-    _refuse("sampled_log_probs", positions, differs, lqy, "must have the bits of the slot that holds the sampled id")
-    _refuse_mass("log_probs", positions, covered_mass(lq, used))
-
-
-def _refuse_mass(name: str, positions: NDArray[np.uint32], mass: Float32s) -> None:
-    _refuse(name, positions, ~(mass <= MAX_MASS), mass, "is the covered mass, which must be at most 1 + 2^-6")
-
-
-def validate_gathered(records: Records, current: Gathered) -> None:
-    """Section 2, for records that are valid. Raises ValueError that names the array, the position
-    and the slot."""
-    positions, lpy, lp = records.positions, current.sampled_log_probs, current.log_probs
-    used = used_slots(records.log_probs)
-    _refuse("sampled_log_probs", positions, ~(lpy <= MAX_LOG_PROB), lpy, "must be a number, at most 2^-6")
-    _refuse("log_probs", positions, used & ~(lp <= MAX_LOG_PROB), lp, "must be a number, at most 2^-6")
-    _refuse_mass("log_probs", positions, covered_mass(lp, used))
-
-
-def validate_reduced(records: Records, current: Reduced) -> None:
-    """The limits of sis.v1.Reduced. Raises ValueError that names the array and the position."""
-    positions, (lpy, envelope, mass) = records.positions, current
-    _refuse("sampled_log_probs", positions, ~(lpy <= MAX_LOG_PROB), lpy, "must be a number, at most 2^-6")
-    _refuse("log_envelopes", positions, ~(envelope < np.inf), envelope, "must be a number below +inf")
-    _refuse("covered_masses", positions, ~((mass >= 0) & (mass <= MAX_MASS)), mass, "must be in [0, 1 + 2^-6]")
