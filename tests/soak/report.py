@@ -1,12 +1,9 @@
-"""The report of a soak: whether resident memory is flat, and a plot over time."""
+"""The report of a soak: whether resident memory is flat."""
 
 import math
-import pathlib
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 # The share of the time that is left out, because buffers and caches fill: 100 minutes leave an hour.
 WARM_UP = 0.4
@@ -18,16 +15,6 @@ LEAST_FULL = 0.9
 # Memory that is flat grows by less than this share over what was measured, by the upper end of the
 # slope's interval.
 MOST_GROWTH = 0.02
-
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sis",
-    "font.size": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "legend.frameon": False,
-}
-_COLORS = ("#2a78d6", "#d4551f", "#4aa36a")
 
 
 class Slope(NamedTuple):
@@ -106,37 +93,3 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
         f"{len(failures)} errors that were not asked for"
     )
     return "\n".join(lines) + "\n", good
-
-
-def plot(title: str, samples: Dict[str, List[Dict]], path: pathlib.Path) -> None:
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(8, 6), layout="constrained")
-        memory_axes, *latency_axes = figure.subplots(3, 1, sharex=True)
-        for color, (name, taken) in zip(_COLORS, samples.items()):
-            minutes = np.array([sample["seconds"] for sample in taken]) / 60
-            resident = np.array([sample["resident_bytes"] for sample in taken]) / 2**20
-            memory_axes.plot(minutes, resident, color=color, linewidth=1.2, label=name)
-            for axes, call in zip(latency_axes, ("evaluate", "append")):
-                for quantile, style in ((50, "-"), (99, ":")):
-                    values = [
-                        1000 * np.percentile(sample["latencies"][call], quantile)
-                        if sample["latencies"].get(call)
-                        else np.nan
-                        for sample in taken
-                    ]
-                    axes.plot(minutes, values, style, color=color, linewidth=1)
-        memory_axes.set_ylabel("resident MiB")
-        memory_axes.set_ylim(bottom=0)
-        memory_axes.legend(loc="lower right", ncols=3)
-        memory_axes.set_title(title, loc="left", fontsize=9)
-        for axes, what in zip(latency_axes, ("Evaluate, ms", "batch acked, ms")):
-            axes.set_ylabel(what)
-            axes.set_yscale("log")
-        latency_axes[0].set_title("solid: median; dotted: p99; of the calls since the point before", loc="left", fontsize=9)
-        latency_axes[1].set_xlabel("minutes")
-        for axes in (memory_axes, *latency_axes):
-            axes.grid(color="#e4e3df")
-            axes.set_axisbelow(True)
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
-    # matplotlib leaves blanks at the ends of lines.
-    path.write_text("".join(line.rstrip() + "\n" for line in path.read_text().splitlines()))

@@ -44,7 +44,7 @@ def sample(server, load, seconds):
 
 
 def soak(seconds, output):
-    """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary, and
+    """Writes samples.json and summary.txt to the folder `output`; returns the summary, and
     whether all was well. The soak also ends if a server does."""
     sample_seconds = min(5, seconds / 40)
     output.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,6 @@ def soak(seconds, output):
     (output / "samples.json").write_text(json.dumps(samples))
     text, good = report.summary(title, samples, counts, failures)
     (output / "summary.txt").write_text(text)
-    report.plot(title, samples, output / "soak.svg")
     return text, good
 
 
