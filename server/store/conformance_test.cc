@@ -20,7 +20,6 @@
 #include "kernels/block/block.h"
 #include "server/testing/backing.h"
 #include "server/testing/redis_servers.h"
-#include "server/testing/store_in_memory.h"
 #include "server/testing/store_parts.h"
 
 namespace sis {
@@ -42,7 +41,6 @@ using Opener = std::function<std::unique_ptr<Store>()>;
 struct Kind {
   std::string name;
   std::function<Opener()> make;
-  bool expires = true;
 };
 
 std::function<Opener()> OnRocksDb(const std::string& options) {
@@ -58,11 +56,6 @@ std::function<Opener()> OnRedis(int primaries) {
                                   : std::make_shared<RedisServers>(primaries, /*replicas=*/0);
     return [=] { return *OpenStore(servers->address(), "server"); };
   };
-}
-
-Opener InMaps() {
-  auto maps = std::make_shared<StoreMaps>();
-  return [=] { return std::make_unique<StoreInMemory>(*maps); };
 }
 
 class ConformanceTest : public ::testing::TestWithParam<Kind> {
@@ -91,8 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, ConformanceTest,
                          ::testing::Values(Kind{"rocksdb", OnRocksDb("")},
                                            Kind{"rocksdb_sync", OnRocksDb("?sync=1")},
                                            Kind{"redis", OnRedis(1)},
-                                           Kind{"redis_cluster", OnRedis(3)},
-                                           Kind{"maps", InMaps, /*expires=*/false}),
+                                           Kind{"redis_cluster", OnRedis(3)}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST_P(ConformanceTest, WhatWasPutIsLoadedBitByBit) {
@@ -333,7 +325,6 @@ TEST_P(ConformanceTest, ReadersSeeAllThatWasPutWhileOthersMerge) {
 }
 
 TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
-  if (!GetParam().expires) GTEST_SKIP();
   const absl::Time long_past[] = {absl::Now() - absl::Seconds(10), absl::FromUnixSeconds(-5),
                                   absl::UnixEpoch(), absl::FromUnixSeconds(100),
                                   absl::FromUnixSeconds(30 * 24 * 3600)};
@@ -363,7 +354,6 @@ TEST_P(ConformanceTest, ExpiryInManyYearsIsSupported) {
 }
 
 TEST_P(ConformanceTest, AllPartsOfASequenceExpireTogether) {
-  if (!GetParam().expires) GTEST_SKIP();
   const std::vector<StoredPart> parts = {Gap(1, 1), Block(0, 1, "old"), Block(2, 1, "new")};
   for (const StoredPart& part : parts) {
     const absl::Duration kept = part == parts[2] ? absl::Hours(1) : absl::Seconds(3);

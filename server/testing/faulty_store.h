@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "server/store/store.h"
 
 namespace sis {
@@ -23,80 +24,86 @@ enum class Fault {
   kAnswersLost,  // Put writes, but returns an error
 };
 
+struct Faults {
+  std::atomic<Fault> fault = Fault::kNone;
+  absl::Duration slowness;  // of every Load
+  std::atomic<int> loads = 0;
+};
+
 // Forwards all calls to `store` while there is no fault. For the store, kDown looks like the kill
-// of the server.
+// of the server. Several may share a store.
 class FaultyStore final : public Store {
  public:
-  FaultyStore(std::unique_ptr<Store> store, const std::atomic<Fault>& fault)
-      : store_(std::move(store)), fault_(fault) {}
+  FaultyStore(std::shared_ptr<Store> store, Faults& faults)
+      : store_(std::move(store)), faults_(faults) {}
 
   bool shared() const override { return store_->shared(); }
   absl::Status CanPut() override { return CanWrite(); }
   absl::Status Put(const SequenceIdentity& sequence, std::span<const StoredPart> parts,
                    absl::Time expires) override {
-    if (absl::Status status = CanWrite(); !status.ok()) return status;
-    const absl::Status status = store_->Put(sequence, parts, expires);
-    return fault_ == Fault::kAnswersLost ? NoAnswer() : status;
+    const absl::Status status = Write([&] { return store_->Put(sequence, parts, expires); });
+    return faults_.fault == Fault::kAnswersLost ? NoAnswer() : status;
   }
   absl::Status Merge(const SequenceIdentity& sequence, std::span<const StoredPart> blocks,
                      absl::Time expires) override {
-    const absl::Status status = CanWrite();
-    return status.ok() ? store_->Merge(sequence, blocks, expires) : status;
+    return Write([&] { return store_->Merge(sequence, blocks, expires); });
   }
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
-    if (fault_ == Fault::kDown) return NoAnswer();
-    return store_->Load(sequence);
+    absl::SleepFor(faults_.slowness);
+    ++faults_.loads;
+    return Read([&] { return store_->Load(sequence); });
   }
   absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override {
-    if (fault_ == Fault::kDown) return NoAnswer();
-    return store_->Revision(sequence);
+    return Read([&] { return store_->Revision(sequence); });
   }
   absl::StatusOr<std::vector<std::string>> ExchangeNews(
       std::span<const std::string> news) override {
-    if (absl::Status status = CanWrite(); !status.ok()) return status;
-    return store_->ExchangeNews(news);
+    return Write([&] { return store_->ExchangeNews(news); });
   }
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                          absl::Time expires) override {
-    if (absl::Status status = CanWrite(); !status.ok()) return status;
-    return store_->Drop(sequences, expires);
+    return Write([&] { return store_->Drop(sequences, expires); });
   }
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
-    if (absl::Status status = CanWrite(); !status.ok()) return status;
-    return store_->PutRun(run);
+    return Write([&] { return store_->PutRun(run); });
   }
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
-    if (fault_ == Fault::kDown) return NoAnswer();
-    return store_->GetRun(run_id);
+    return Read([&] { return store_->GetRun(run_id); });
   }
   absl::StatusOr<ListedRuns> ListRuns() override {
-    if (fault_ == Fault::kDown) return NoAnswer();
-    return store_->ListRuns();
+    return Read([&] { return store_->ListRuns(); });
   }
   absl::Status DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) override {
-    const absl::Status status = CanWrite();
-    return status.ok() ? store_->DropIncarnations(run_id, first, last) : status;
+    return Write([&] { return store_->DropIncarnations(run_id, first, last); });
   }
   absl::Status PutSteps(const std::string& run_id, uint64_t incarnation,
                         const std::map<uint16_t, std::string>& by_slot) override {
-    const absl::Status status = CanWrite();
-    return status.ok() ? store_->PutSteps(run_id, incarnation, by_slot) : status;
+    return Write([&] { return store_->PutSteps(run_id, incarnation, by_slot); });
   }
   absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(const std::string& run_id,
                                                                     uint64_t incarnation) override {
-    if (fault_ == Fault::kDown) return NoAnswer();
-    return store_->GetSteps(run_id, incarnation);
+    return Read([&] { return store_->GetSteps(run_id, incarnation); });
   }
 
  private:
   static absl::Status NoAnswer() { return absl::UnavailableError("no answer"); }
   absl::Status CanWrite() const {
-    if (fault_ == Fault::kDown) return NoAnswer();
-    return fault_ == Fault::kFull ? absl::ResourceExhaustedError("full") : absl::OkStatus();
+    if (faults_.fault == Fault::kDown) return NoAnswer();
+    return faults_.fault == Fault::kFull ? absl::ResourceExhaustedError("full") : absl::OkStatus();
+  }
+  template <typename Call>
+  auto Write(const Call& call) const -> decltype(call()) {
+    if (absl::Status status = CanWrite(); !status.ok()) return status;
+    return call();
+  }
+  template <typename Call>
+  auto Read(const Call& call) const -> decltype(call()) {
+    if (faults_.fault == Fault::kDown) return NoAnswer();
+    return call();
   }
 
-  const std::unique_ptr<Store> store_;
-  const std::atomic<Fault>& fault_;
+  const std::shared_ptr<Store> store_;
+  Faults& faults_;
 };
 
 }  // namespace sis

@@ -38,6 +38,7 @@ class Replica {
   RunRegistry& registry() { return registry_; }
   StoredRuns& runs() { return *runs_; }
   Run& run() { return *run_; }
+  const std::shared_ptr<Run>& shared_run() { return run_; }
   StoredCache& stored() { return *stored_; }
 
   v1::Ack Append(const v1::AppendEntry& entry) {

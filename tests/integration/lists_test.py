@@ -137,6 +137,13 @@ class ListsTest(unittest.TestCase):
             if run.run_id in of:
                 self.assertEqual(run.last_totals.d, of[run.run_id].d)
                 self.assertLess(abs(run.last_evaluated_at - time.time()), 600)
+            status = client.get_run(run.run_id)
+            rules = [finding.rule for finding in status.findings]
+            self.assertEqual((run.verdict, [finding.rule for finding in run.findings]), (status.verdict, rules))
+            worst = max([sis.Verdict.HEALTHY, *(finding.verdict for finding in status.findings)])
+            self.assertEqual(status.verdict, worst)
+            verdict = server.metrics().get(f'sis_run_verdict{{run="{run.run_id}"}}')
+            self.assertEqual(verdict, None if run.shares_metrics else status.verdict - sis.Verdict.HEALTHY)
             # The newest have metrics of their own.
             self.assertEqual(run.shares_metrics, run.run_id in ("run-a", "run-b"), run.run_id)
             has_metrics = any(f'run="{run.run_id}"' in series for series in server.metrics())

@@ -35,14 +35,6 @@ def sealed(stream, sequence):
         return None
 
 
-def is_there(client):
-    try:
-        client.list_runs()
-        return True
-    except sis.Unavailable:
-        return False
-
-
 def log_softmax(rows, seed):
     logits = np.random.default_rng(seed).normal(size=(rows, VOCABULARY)) * 2
     return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
@@ -200,40 +192,6 @@ class ReplicasTest(unittest.TestCase):
         ]
         self.assertEqual([point.positions for point in step.prefix_curve[:3]], positions)
 
-    def test_options_travel_with_their_positions(self):
-        append(self.client, self.run_, self.sequences)
-        one, _ = self.one_server()
-        asked = [*self.sequences[3:], sis.Slice(self.sequences[1], 0, 5), self.sequences[0]]
-        fetched = [client.fetch_top_k(self.run_, asked) for client in (one, self.client)]
-        count = len(fetched[0])
-        rng = np.random.default_rng(4)
-        own, current = -rng.exponential(2, (2, count)).astype(np.float32)
-        arrays = {"mask": rng.random(count) < 0.8, "own_log_probs": own, "advantages": rng.normal(size=count)}
-        outputs = [*OUTPUTS, "surrogates", "coefficients"]
-        tokens = fetched[0].sampled_ids
-        for arguments in (
-            {**arrays, "algorithm": sis.Gspo(0.1, 0.1), "sampled_ids": tokens},
-            {**arrays, "algorithm": sis.Gspo(0.1, 0.1), "log_ratio_sums": [sis.LogRatioSum(-(2**29), 9)] * len(asked)},
-            {**arrays, "algorithm": sis.Grpo(), "decoupled_log_probs": current, "weight": "expected"},
-        ):
-            options = {"outputs": outputs, "options": sis.EvaluateOptions(**arguments)}
-            for form in ("gathered", "reduced"):
-                a, b = (self.evaluate(c, r, form=form, **options) for c, r in zip((one, self.client), fetched))
-                self.assert_same(a, b)
-                self.assertEqual(a.totals.masked, (~arrays["mask"]).sum())
-                self.assertGreater(a.totals.missing, 0)
-        records = self.client.fetch_top_k(self.run_, self.sequences)
-        self.servers[1].kill()
-        share = np.isin(np.repeat(np.arange(len(LENGTHS)), LENGTHS), self.share_of(1))
-        mask = np.random.default_rng(5).random(len(share)) < 0.5
-        part = self.evaluate(
-            self.client, records, outputs=["decisions"], options=sis.EvaluateOptions(mask=mask)
-        )
-        self.assertTrue((part.decisions[~mask] == sis.Decision.MASKED).all())
-        self.assertEqual((part.decisions == sis.Decision.MISSING).tolist(), (share & mask).tolist())
-        self.assertEqual(part.totals.masked, (~mask).sum())
-        self.assertEqual(part.totals.missing, (share & mask).sum())
-
     def test_runs_and_releases_are_merged(self):
         append(self.client, self.run_, self.sequences)
         one, _ = self.one_server()
@@ -300,6 +258,11 @@ class ReplicasTest(unittest.TestCase):
             self.assertEqual(part.totals.scored, (~rows).sum())
             for n, totals in enumerate(part.slice_totals):
                 self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
+        mask = np.random.default_rng(5).random(len(rows)) < 0.5
+        part = self.evaluate(self.client, records, outputs=["decisions"], options=sis.EvaluateOptions(mask=mask))
+        self.assertEqual((part.decisions == sis.Decision.MASKED).tolist(), (~mask).tolist())
+        self.assertEqual((part.decisions == sis.Decision.MISSING).tolist(), (rows & mask).tolist())
+        self.assertEqual((part.totals.masked, part.totals.missing), ((~mask).sum(), (rows & mask).sum()))
         named = f"'{self.sequences[share[0]]}' attempt 0 position 0 is missing \\(store_down\\)"
         # Outputs with a value at every position need every replica. Only a server can compute them for
         # missing positions, from the trainer's own log-probs.
@@ -387,42 +350,6 @@ class ReplicasTest(unittest.TestCase):
         trainer.advance_version(run, 4)
         with self.assertRaisesRegex(sis.FailedPrecondition, "record_digest"):
             self.evaluate(trainer, before, outputs=outputs)
-
-
-class OneServerTest(unittest.TestCase):
-    def test_a_server_killed_and_started_again_in_memory_does_not_end_training(self):
-        server = Server()
-        self.addCleanup(server.kill)
-        with sis.Client(server.address, timeout=20) as worker, sis.Client(server.address, timeout=20) as trainer:
-            sequences = [f"s{i}" for i in range(len(LENGTHS))]
-            run = worker.create_run("run", **CONFIG, incarnation=3)
-            self.assertEqual(trainer.get_run("run").run, run)
-            append(worker, run, sequences)
-            trainer.advance_version(run, 2)
-            records = trainer.fetch_top_k(run, sequences, keep_seconds=60)
-            values = {"log_probs": records.log_probs, "sampled_log_probs": records.sampled_log_probs}
-            self.assertEqual(trainer.evaluate(run, records, draw=1, **values).totals.missing, 0)
-            stream = worker.append(run, sampling=sis.Sampling("raw"))
-            stream.seal("before", length=0)
-            stream.flush()
-            server.kill()
-            with self.assertRaises(sis.Unavailable):
-                trainer.evaluate(run, records, draw=2, **values)
-            with self.assertRaises(sis.Unavailable):
-                stream.seal("during", length=0)
-                stream.flush()
-            server.restart()
-            until(lambda: is_there(worker))
-            until(lambda: is_there(trainer))
-            append(worker, run, ["new"], [3], version=2)
-            evaluation = trainer.evaluate(run, records, draw=2, **values)
-            self.assertEqual({m.reason for m in evaluation.missing}, {sis.MissingReason.NEVER_ARRIVED})
-            self.assertEqual(evaluation.totals.missing, sum(LENGTHS))
-            self.assertEqual(trainer.get_run("run").policy_version, 2)
-            self.assertEqual(trainer.get_run("run").run.incarnation, 3)
-            append(worker, run, sequences, version=2)
-            records = trainer.fetch_top_k(run, sequences)
-            self.assertEqual(trainer.evaluate(run, records, draw=3, **values).totals.missing, 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,44 +12,29 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
+#include "server/testing/backing.h"
 #include "server/testing/faulty_store.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
-#include "server/testing/store_in_memory.h"
 
 namespace sis {
 namespace {
 
 constexpr int kSlots = 2;
 
-// The store's data, which outlives the servers.
-struct Disk : StoreMaps {
-  std::atomic<int> loads = 0;
-  absl::Duration slowness;  // of every load
-  std::atomic<Fault> fault = Fault::kNone;
-};
-
-class StoreOnDisk final : public StoreInMemory {
- public:
-  explicit StoreOnDisk(Disk& disk) : StoreInMemory(disk), disk_(disk) {}
-  absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
-    absl::SleepFor(disk_.slowness);
-    ++disk_.loads;
-    return StoreInMemory::Load(sequence);
-  }
-
- private:
-  Disk& disk_;
+// The store, which outlives the servers.
+struct Disk {
+  RocksDbBacking backing;
+  Faults faults;
+  std::shared_ptr<Store> store = Open(backing);
 };
 
 // One life of the server.
 struct Life : Replica {
   explicit Life(Disk& disk, const v1::RunConfig& config = LosslessConfig(kSlots))
-      : Replica(std::make_unique<FaultyStore>(std::make_unique<StoreOnDisk>(disk), disk.fault),
-                config) {}
+      : Replica(std::make_unique<FaultyStore>(disk.store, disk.faults), config) {}
 };
 
 v1::AppendEntry SealOf(const std::string& id, uint32_t length) {
@@ -60,12 +44,12 @@ v1::AppendEntry SealOf(const std::string& id, uint32_t length) {
   return seal;
 }
 
-// How many positions each stored block has.
+// How many positions each stored block of sequence "a" has.
 std::vector<uint32_t> StoredBlocks(Disk& disk) {
-  WriterLock lock(disk.mutex);
+  const StoredSequence stored = *disk.store->Load({"run", 1, "a", 0});
   std::vector<uint32_t> counts;
-  for (const auto& [name, sequence] : disk.sequences) {
-    for (const auto& [position, block] : sequence.blocks) counts.push_back(block.count);
+  for (const StoredPart& part : stored.parts) {
+    if (part.kind == StoredPart::Kind::kBlock) counts.push_back(part.count);
   }
   return counts;
 }
@@ -99,16 +83,16 @@ TEST(StoredCacheTest, ConcurrentReadersLoadAnEvictedSequenceOnce) {
 
   const auto read_by = [&](int threads) {
     Life fresh(disk);
-    const int start = disk.loads;
+    const int start = disk.faults.loads;
     std::vector<std::thread> readers;
     for (int i = 0; i < threads; ++i) {
       readers.emplace_back([&] { EXPECT_EQ(DigestAt(fresh.Find("a"), 0, 500), digest); });
     }
     for (std::thread& reader : readers) reader.join();
-    return disk.loads - start;
+    return disk.faults.loads - start;
   };
   EXPECT_EQ(read_by(1), 1);
-  disk.slowness = absl::Milliseconds(5);  // for all to come while the first reads
+  disk.faults.slowness = absl::Milliseconds(5);  // for all to come while the first reads
   EXPECT_EQ(read_by(8), 1);
 }
 
@@ -166,17 +150,14 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
     ASSERT_EQ(life.AppendBlock(records.Block(id)).code(), 0);
   }
   ASSERT_TRUE(life.run().EvictOldest());
-  disk.fault = Fault::kDown;
+  disk.faults.fault = Fault::kDown;
   EXPECT_EQ(life.Find("evicted"), Run::Found(MissingReason::kStoreDown));
   EXPECT_NE(DigestAt(life.Find("in memory"), 0, 10), 0);
-  disk.fault = Fault::kNone;
+  disk.faults.fault = Fault::kNone;
   EXPECT_NE(DigestAt(life.Find("evicted"), 0, 10), 0);
-  Life next(disk);
-  {
-    WriterLock lock(disk.mutex);
-    for (auto& [name, sequence] : disk.sequences) sequence.blocks.begin()->second.bytes[100] ^= 1;
-  }
-  EXPECT_EQ(next.Find("evicted"), Run::Found(MissingReason::kCorrupt));
+  const StoredPart part{StoredPart::Kind::kBlock, 0, 1, "rows"};
+  ASSERT_TRUE(disk.store->Put({"run", 1, "no block", 0}, {&part, 1}, absl::InfiniteFuture()).ok());
+  EXPECT_EQ(life.Find("no block"), Run::Found(MissingReason::kCorrupt));
 }
 
 TEST(StoredCacheTest, AckedEntriesStayWithConcurrentWriters) {
@@ -213,46 +194,35 @@ TEST(StoredCacheTest, AckedEntriesStayWithConcurrentWriters) {
   }
 }
 
-// Two streams that look a sequence up before either has created it.
+// Two streams that look a sequence up before either has created it. They may fit together.
 TEST(StoredCacheTest, ANewSequenceNeverReplacesRecordsThatWereStoredAndEvictedConcurrently) {
-  Disk disk;
-  const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
-  Life life(disk);
-  ASSERT_EQ(life.AppendBlock(records.Block("a", 0, 0, 0, 5)).code(), 0);
-  ASSERT_TRUE(life.run().EvictOldest());
-  const SequenceName name{"a", 0};
-  const std::shared_ptr<Sequence> created = *life.run().FindOrCreate(name);
-  {
-    SequenceParts& parts = PartsOf(*created);
-    WriterLock order(parts.order);
-    ASSERT_TRUE(created->Seal(3).ok());
-    parts.unwritten.push_back({.kind = StoredPart::Kind::kSeal, .position = 3});
+  for (const uint32_t sealed_at : {3, 10}) {
+    Disk disk;
+    const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
+    Life life(disk);
+    ASSERT_EQ(life.AppendBlock(records.Block("a", 0, 0, 0, 5)).code(), 0);
+    ASSERT_TRUE(life.run().EvictOldest());
+    const SequenceName name{"a", 0};
+    const std::shared_ptr<Sequence> created = *life.run().FindOrCreate(name);
+    {
+      SequenceParts& parts = PartsOf(*created);
+      WriterLock order(parts.order);
+      ASSERT_TRUE(created->Seal(sealed_at).ok());
+      parts.unwritten.push_back({.kind = StoredPart::Kind::kSeal, .position = sealed_at});
+    }
+    const absl::Status written = life.stored().Write(life.run(), name, *created);
+    if (sealed_at == 10) {
+      EXPECT_TRUE(written.ok()) << written;
+      EXPECT_EQ(created->positions(), 5);
+      EXPECT_EQ(life.Find("a"), Run::Found(created));
+    } else {
+      EXPECT_TRUE(absl::IsUnavailable(written)) << written;
+    }
+    EXPECT_EQ(life.AppendBlock(records.Block("a", 5, 0, 5, 5)).code(), 0);
+    uint64_t digest = 0;
+    for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
+    EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 10), digest);
   }
-  EXPECT_TRUE(absl::IsUnavailable(life.stored().Write(life.run(), name, *created)));
-  EXPECT_EQ(life.AppendBlock(records.Block("a", 5, 0, 5, 5)).code(), 0);
-  uint64_t digest = 0;
-  for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
-  EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 10), digest);
-}
-
-// Two streams that look a sequence up before either has created it, and fit together.
-TEST(StoredCacheTest, ANewSequenceHasRecordsThatWereStoredAndEvictedConcurrently) {
-  Disk disk;
-  const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
-  Life life(disk);
-  ASSERT_EQ(life.AppendBlock(records.Block("a", 0, 0, 0, 5)).code(), 0);
-  ASSERT_TRUE(life.run().EvictOldest());
-  const SequenceName name{"a", 0};
-  const std::shared_ptr<Sequence> created = *life.run().FindOrCreate(name);
-  {
-    SequenceParts& parts = PartsOf(*created);
-    WriterLock order(parts.order);
-    ASSERT_TRUE(created->Seal(10).ok());
-    parts.unwritten.push_back({.kind = StoredPart::Kind::kSeal, .position = 10});
-  }
-  EXPECT_TRUE(life.stored().Write(life.run(), name, *created).ok());
-  EXPECT_EQ(created->positions(), 5);
-  EXPECT_EQ(life.Find("a"), Run::Found(created));
 }
 
 // A sequence that is streamed token by token is stored in few blocks, also before its seal.
@@ -286,23 +256,19 @@ TEST(StoredCacheTest, OnlyNewRangesOfABlockAreStored) {
   EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 600), digest);
 }
 
-TEST(StoredCacheTest, OnlyTheReasonOfAReleasedSequenceStays) {
+// The store's own clock may not know it yet.
+TEST(StoredCacheTest, ASequenceThatExpiresInMemoryIsDroppedFromTheStore) {
   Disk disk;
-  const Records records = RecordGenerator(kSlots, 1000, 6).NextRecords(10);
-  auto life = std::make_unique<Life>(disk);
-  for (int i = 0; i < 20; ++i) {
-    const std::string id = absl::StrCat("sequence ", i);
-    ASSERT_EQ(life->AppendBlock(records.Block(id)).code(), 0);
-    if (i % 2 == 0) {
-      ASSERT_EQ(life->Append(SealOf(id, 10)).code(), 0);
-    }
-    EXPECT_EQ(*life->Release({id}), 1);
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_time_to_live_seconds(60);
+  {
+    Life life(disk, config);
+    ASSERT_EQ(life.AppendBlock(RecordGenerator(kSlots, 1000, 6).NextRecords(10).Block("a")).code(),
+              0);
+    life.clock().Advance(absl::Minutes(2));
+    life.registry().DropExpired();
   }
-  EXPECT_EQ(*life->Release({"never there"}), 0);
-  life.reset();
-  WriterLock lock(disk.mutex);
-  EXPECT_EQ(disk.sequences.size(), 20);
-  for (const auto& [name, sequence] : disk.sequences) EXPECT_FALSE(sequence.has_parts());
+  EXPECT_EQ(Life(disk, config).Find("a"), Run::Found(MissingReason::kExpired));
 }
 
 }  // namespace
