@@ -97,16 +97,20 @@ class ConnectionLimitsTest(unittest.TestCase):
     def test_messages(self):
         most = 1 << 16
         channel, _ = self.connect(f"--max_message_bytes={most}")
-        for method, request in {
-            "GetRun": pb.GetRunRequest(run_id="nowhere"),
-            "FetchTopK": pb.FetchTopKRequest(run=NOWHERE),
-            "Evaluate": pb.EvaluateRequest(run=NOWHERE),
-            "Append": pb.AppendRequest(header=pb.AppendHeader(run=NOWHERE)),
-        }.items():
+        header = pb.AppendRequest(header=HEADER).SerializeToString()
+        entry = pb.AppendRequest(batch=pb.AppendBatch(entries=[pb.AppendEntry()]))
+        for method, before, request, answer in (
+            ("GetRun", [], pb.GetRunRequest(run_id="nowhere"), grpc.StatusCode.NOT_FOUND),
+            ("FetchTopK", [], pb.FetchTopKRequest(run=NOWHERE), grpc.StatusCode.NOT_FOUND),
+            ("Evaluate", [], pb.EvaluateRequest(run=NOWHERE), grpc.StatusCode.NOT_FOUND),
+            ("Append", [], pb.AppendRequest(header=pb.AppendHeader(run=NOWHERE)), grpc.StatusCode.NOT_FOUND),
+            ("Append", [header], entry, grpc.StatusCode.OK),
+        ):
             call = channel.stream_stream(f"/sis.v1.RatioService/{method}")
-            for size, code in ((most, grpc.StatusCode.NOT_FOUND), (most + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+            for size, code in ((most, answer), (most + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
                 with self.subTest(method, size=size):
-                    self.assertIs(self.code_of(lambda: list(call(iter([padded(request, size)])))), code)
+                    messages = [*before, padded(request, size)]
+                    self.assertIs(self.code_of(lambda: list(call(iter(messages)))), code)
 
     def test_the_first_message_of_a_connection_may_be_as_large_as_others(self):
         self.connect()
@@ -115,15 +119,6 @@ class ConnectionLimitsTest(unittest.TestCase):
         with grpc.insecure_channel(self.address, options) as channel:
             stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
             self.assertIs(self.code_of(stub.Evaluate, request, timeout=PATIENCE), grpc.StatusCode.NOT_FOUND)
-
-    def test_a_message_in_the_middle_of_a_stream(self):
-        most = 1 << 16
-        channel, _ = self.connect(f"--max_message_bytes={most}")
-        call = channel.stream_stream("/sis.v1.RatioService/Append")
-        batch = pb.AppendRequest(batch=pb.AppendBatch(entries=[pb.AppendEntry()]))
-        for size, code in ((most, grpc.StatusCode.OK), (most + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
-            messages = [pb.AppendRequest(header=HEADER).SerializeToString(), padded(batch, size)]
-            self.assertIs(self.code_of(lambda: list(call(iter(messages)))), code)
 
 
 if __name__ == "__main__":
