@@ -185,9 +185,11 @@ class AppendStream(abc.ABC):
             entries: The entries.
 
         Raises:
-            ValueError: An entry is wrong; the message names it, and nothing was sent.
+            ValueError: An entry is wrong; the message names it. Entries before it may have been sent, others not.
         """
-        self.put(checked_entries.checked(entries, self._config), at_once=True)
+        for group in checked_entries.in_groups(entries, self._config):
+            self.put(group, at_once=False)
+        self.put([], at_once=True)
 
     def _put(self, entry: AppendEntry) -> None:
         self.put(checked_entries.checked([entry], self._config), at_once=False)

@@ -33,6 +33,7 @@ _ERROR_BYTES = 1024
 _LIBRARY = pathlib.Path(__file__).with_name("libsis_kernels.so")
 
 
+_first_byte: Any = ctypes.c_char.from_buffer
 # The bytes of a block.
 Bytes = Union[bytes, memoryview]
 
@@ -218,8 +219,11 @@ def read(parts: Sequence[Part], positions: int, log_probs: bool) -> Columns:
 
 
 def _address(array: np.ndarray) -> int:
-    # ndarray.ctypes would create reference cycles, and take ten times as long.
-    return array.__array_interface__["data"][0]
+    try:
+        # Takes a quarter of the time of __array_interface__, and a tenth of that of ndarray.ctypes.
+        return ctypes.addressof(_first_byte(array))
+    except (TypeError, ValueError):  # read-only or empty
+        return array.__array_interface__["data"][0]
 
 
 class Block:

@@ -79,14 +79,14 @@ class EvaluateOptions:
             raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
 
         checked: Dict[str, Any] = {
-            name: _arrays.float32(name, getattr(self, name), [length])
+            name: _arrays.float32(name, getattr(self, name), (length,))
             for name in ("own_log_probs", "decoupled_log_probs", "advantages")
             if getattr(self, name) is not None
         }
         if self.mask is not None:
             checked["mask"] = _booleans("mask", self.mask, length)
         if self.sampled_ids is not None:
-            ids = _arrays.int32("sampled_ids", self.sampled_ids, [length])
+            ids = _arrays.int32("sampled_ids", self.sampled_ids, (length,))
             checked["sampled_ids"] = _packed_ids(ids, checked.get("mask"), vocabulary_size)
         return replace(self, **checked)
 

@@ -38,10 +38,15 @@ def offsets(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
+def used(counts: np.ndarray, slots: int) -> np.ndarray:
+    """Returns bool [T, slots]: True at the used slots, which are the first ones. counts: uint8 [T]."""
+    return np.arange(slots, dtype=np.uint8) < counts[:, None]
+
+
 def narrowed(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Returns the used slots [S] of rows [T, slots]. Row i uses its first counts[i] slots."""
-    used = np.arange(rows.shape[1]) < counts[:, None]
-    return rows.ravel() if used.all() else rows[used]
+    slots = rows.shape[1]
+    return rows.ravel() if counts.min(initial=slots) == slots else rows[used(counts, slots)]
 
 
 def widened(values: np.ndarray, counts: np.ndarray, slots: int, unused: float) -> np.ndarray:
@@ -49,5 +54,5 @@ def widened(values: np.ndarray, counts: np.ndarray, slots: int, unused: float) -
     if len(values) == len(counts) * slots:
         return values.reshape(-1, slots)
     rows = np.full((len(counts), slots), unused, values.dtype)
-    rows[np.arange(slots) < counts[:, None]] = values
+    rows[used(counts, slots)] = values
     return rows

@@ -39,7 +39,7 @@ def gather(records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[A
         raise ValueError(f"log_softmax has shape {list(shape)}, must be [{len(records)}, vocabulary]")
     ids, tokens = records.ids, records.sampled_ids
     if sampled_ids is not None:
-        own = _arrays.int32("sampled_ids", sampled_ids, [len(records)])
+        own = _arrays.int32("sampled_ids", sampled_ids, (len(records),))
         tokens = np.where(tokens < 0, own, tokens)
         if (tokens >= shape[1]).any():
             row = int(np.argmax(tokens >= shape[1]))
@@ -112,7 +112,7 @@ def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[
         envelopes = (current - recorded).masked_fill(~in_use, -np.inf).amax(dim=1)
         masses = current.exp().masked_fill(~in_use, 0.0).sum(dim=1)
         return envelopes.masked_fill(envelopes.abs() < _FLUSHED_BELOW, 0.0), masses
-    current = _arrays.float32("log_probs", log_probs, [total, slots])[:, :k]
+    current = _arrays.float32("log_probs", log_probs, (total, slots))[:, :k]
     with np.errstate(invalid="ignore", over="ignore"):
         envelopes = np.where(used, current - behaviour, np.float32(-np.inf)).max(axis=1)
         masses = np.where(used, np.exp(current), np.float32(0)).sum(axis=1)

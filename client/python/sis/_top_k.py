@@ -117,11 +117,11 @@ def canonical(
         raise ValueError(f"top_k is {top_k}, must be at least 1")
     if sampled_column not in (None, "first", "last", "any"):
         raise ValueError(f"sampled_column is {sampled_column!r}, must be None, 'first', 'last' or 'any'")
-    tokens = _arrays.int32("ids", ids, [None, None])
+    tokens = _arrays.int32("ids", ids, (None, None))
     rows, columns = tokens.shape
-    values = _arrays.float32("log_probs", log_probs, [rows, columns])
-    sampled = _arrays.int32("sampled_ids", sampled_ids, [rows])
-    sampled_values = _arrays.float32("sampled_log_probs", sampled_log_probs, [rows]).copy()
+    values = _arrays.float32("log_probs", log_probs, (rows, columns))
+    sampled = _arrays.int32("sampled_ids", sampled_ids, (rows,))
+    sampled_values = _arrays.float32("sampled_log_probs", sampled_log_probs, (rows,)).copy()
     _refuse("log_probs", values, ~(values < np.inf))
     _refuse("sampled_log_probs", sampled_values, ~np.isfinite(sampled_values))
 

@@ -2,6 +2,7 @@
 
 import random
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -74,6 +75,21 @@ class EntriesTest(unittest.TestCase):
         self.assertEqual([block.header.first_position for block in read], [entry.first for entry in made])
         sampled = np.concatenate([block.sampled_ids() for block in read])
         self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())
+
+    def test_groups_hold_all_entries_in_order(self):
+        blocks = [sis.Block(f"s{number}", 0, 1, **columns(2, seed=number)) for number in range(5)]
+        given = [sis.Seal("r", 0), *blocks, sis.Gap("t", 0, 1)]
+        wrong = blocks[4]._replace(policy_version=-1)
+        with mock.patch.object(checked_entries, "_GROUP_SLOTS", 4 * TOP_K):  # of two blocks
+            groups = list(checked_entries.in_groups(given, CONFIG))
+            self.assertEqual([len(group) for group in groups], [3, 2, 2])
+            whole = checked_entries.checked(given, CONFIG)
+            self.assertEqual(messages([entry for group in groups for entry in group]), messages(whole))
+
+            groups = checked_entries.in_groups([*given[:5], wrong], CONFIG)
+            self.assertEqual([len(next(groups)), len(next(groups))], [3, 2])
+            with self.assertRaisesRegex(ValueError, r"^entries\[5\], sequence 's4': policy_version is -1"):
+                next(groups)
 
     def test_misfitting_arrays_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))

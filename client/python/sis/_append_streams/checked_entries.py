@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Iterable, List, Optional, Sequence
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence
 
 import grpc
 
@@ -13,6 +13,10 @@ from sis._records import SequenceRef
 from sis._run import RunConfig
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire import fields
+
+
+# Slots of the blocks that are packed together, about 1 MB of packed bytes where sets are not cut.
+_GROUP_SLOTS = 1 << 18
 
 
 class Entry:
@@ -51,7 +55,7 @@ def append_request(batch: Sequence[Entry]) -> bytes:
 
 
 def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
-    """Returns the entries in order, several for a block that is too long for one. Packs all blocks at once.
+    """Returns the entries in order, several for a block that is too long for one.
 
     Args:
         config: The run's.
@@ -60,51 +64,63 @@ def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
         ValueError, TypeError: Shapes, types or values of an entry are wrong; the text names the first such
             entry.
     """
+    return [entry for group in in_groups(entries, config) for entry in group]
+
+
+def in_groups(entries: Iterable[AppendEntry], config: RunConfig) -> Iterator[List[Entry]]:
+    """Yields the entries of `checked` in lists. Packs the blocks of a list together, as soon as the list is asked for:
+    so the server can work on one list while the next is packed. An error leaves earlier lists valid."""
     listed = list(entries)
     made: List[List[Entry]] = []
     records: List[_blocks.Records] = []
-    # The entry number of each of the records.
+    # The number of each of the records' entries in `made`, and the names by that number.
     numbers: List[int] = []
-    number = 0
-    try:
-        for number, entry in enumerate(listed):
+    names: Dict[int, SequenceRef] = {}
+    slots = 0
+    begin = number = 0
+    for number, entry in enumerate(listed):
+        try:
             made.append([])
             if type(entry) is Block:
-                _named(entry)
+                names[number - begin] = _named(entry)
                 own = _records(entry, config)
                 records += own
-                numbers += [number] * len(own)
+                numbers += [number - begin] * len(own)
+                slots += sum(each.ids.size for each in own)
             elif type(entry) is Gap:
                 made[-1].append(_checked_gap(entry))
             elif type(entry) is Seal:
                 made[-1].append(_checked_seal(entry))
             else:
                 raise TypeError(f"{entry!r} is no sis.Block, sis.Gap or sis.Seal")
-        packed = _blocks.pack(records, config)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, _blocks.Invalid):
-            number = numbers[error.number]
-        where = f"entries[{number}], " if len(listed) > 1 else ""
-        name = getattr(listed[number], "sequence", None)
-        kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(f"{where}sequence {name!r}: {error}") from error
-    for number, part, data in zip(numbers, records, packed):
-        first = part.first_position
-        made[number].append(Entry(_named(listed[number]), first, first + len(part.sampled_ids), "block", data))
-    return [entry for own in made for entry in own]
+            if slots < _GROUP_SLOTS and number + 1 < len(listed):
+                continue
+            packed = _blocks.pack(records, config)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, _blocks.Invalid):
+                number = begin + numbers[error.number]
+            where = f"entries[{number}], " if len(listed) > 1 else ""
+            name = getattr(listed[number], "sequence", None)
+            kind = ValueError if isinstance(error, ValueError) else TypeError
+            raise kind(f"{where}sequence {name!r}: {error}") from error
+        for index, part, data in zip(numbers, records, packed):
+            first = part.first_position
+            made[index].append(Entry(names[index], first, first + len(part.sampled_ids), "block", data))
+        yield [entry for own in made for entry in own]
+        made, records, numbers, names, slots, begin = [], [], [], {}, 0, number + 1
 
 
 def _records(block: Block, config: RunConfig) -> List[_blocks.Records]:
     """Returns parts of the block, each of at most as many positions as fit a record block."""
-    sampled_ids = _arrays.int32("sampled_ids", block.sampled_ids, [None])
+    sampled_ids = _arrays.int32("sampled_ids", block.sampled_ids, (None,))
     rows = len(sampled_ids)
     records = _blocks.Records(
         _in_range("first_position", block.first_position, 32),
         _in_range("policy_version", block.policy_version, 64),
         sampled_ids,
-        _arrays.float32("sampled_log_probs", block.sampled_log_probs, [rows]),
-        _arrays.int32("top_k_ids", block.top_k_ids, [rows, config.top_k]),
-        _arrays.float32("top_k_log_probs", block.top_k_log_probs, [rows, config.top_k]),
+        _arrays.float32("sampled_log_probs", block.sampled_log_probs, (rows,)),
+        _arrays.int32("top_k_ids", block.top_k_ids, (rows, config.top_k)),
+        _arrays.float32("top_k_log_probs", block.top_k_log_probs, (rows, config.top_k)),
     )
     return _blocks.split(records, config)
 

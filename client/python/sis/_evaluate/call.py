@@ -67,17 +67,17 @@ class EvaluateCall:
 
     def gathered(self, log_probs: ArrayLike, sampled_log_probs: ArrayLike) -> Evaluation:
         """Evaluates the GATHERED form. log_probs: [N, K], or [S] at the used slots."""
-        own = _arrays.float32("sampled_log_probs", sampled_log_probs, [self._length])
+        own = _arrays.float32("sampled_log_probs", sampled_log_probs, (self._length,))
         counts, offsets = self._counts, _ragged.offsets(self._counts)
         if np.ndim(log_probs) == 1:
-            used = _arrays.float32("log_probs", log_probs, [int(offsets[-1])])
+            used = _arrays.float32("log_probs", log_probs, (int(offsets[-1]),))
         else:
-            used = _ragged.narrowed(_arrays.float32("log_probs", log_probs, [self._length, self._top_k]), counts)
+            used = _ragged.narrowed(_arrays.float32("log_probs", log_probs, (self._length, self._top_k)), counts)
         return self._answer(Current("gathered", {"sampled_log_probs": own, "counts": counts}, used, offsets))
 
     def reduced(self, **values: ArrayLike) -> Evaluation:
         """Evaluates the REDUCED form. `values`: its fields, [N] each."""
-        checked = {name: _arrays.float32(name, array, [self._length]) for name, array in values.items()}
+        checked = {name: _arrays.float32(name, array, (self._length,)) for name, array in values.items()}
         no_slots = np.zeros(self._length + 1, np.int64)
         return self._answer(Current("reduced", checked, np.empty(0, np.float32), no_slots))
 

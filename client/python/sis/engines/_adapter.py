@@ -123,10 +123,10 @@ class Columns(NamedTuple):
 
         ValueError as in sis.canonical.
         """
-        ids = _arrays.int32("ids", self.ids, [None, None])
+        ids = _arrays.int32("ids", self.ids, (None, None))
         log_probs = _arrays.float32("log_probs", self.log_probs, ids.shape)
-        sampled = _arrays.int32("sampled_ids", self.sampled_ids, [len(ids)])
-        own = _arrays.float32("sampled_log_probs", self.sampled_log_probs, [len(ids)])
+        sampled = _arrays.int32("sampled_ids", self.sampled_ids, (len(ids),))
+        own = _arrays.float32("sampled_log_probs", self.sampled_log_probs, (len(ids),))
         largest = np.iinfo(np.int32).max if vocabulary_size is None else vocabulary_size - 1
         bound = f"must be in [0, {largest}]"
         causes: List[_Cause] = [
