@@ -2,14 +2,14 @@
 
     bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
 
-The Python client appends a token, and waits for its ack before the next, over TCP loopback. The echo is the
-lower bound. Its C++ server (`echo_server.cc`) answers each message of a gRPC stream with as many bytes as an
-ack has, and its Python client sends messages of the same size. The echo's time belongs to the machine and to
-gRPC: system calls, and threads that are woken.
+A Python client sends a token, and waits for its answer before the next, over TCP loopback, in three ways. The
+client: `AppendStream.block` and `flush`. The server: requests made beforehand, answers not parsed. The echo is
+the lower bound: its C++ server (`echo_server.cc`) answers requests of the same size with as many bytes as an ack
+has. Its time belongs to the machine and to gRPC: system calls, and threads that are woken.
 
-Each round times `--tokens` of both, in turn. Printed are medians over the rounds of the p50 and the p99 of a
-round, in microseconds, and the median ratio of the same round with its least and most. The machine should
-have nothing else to do.
+Each round times `--tokens` of all ways, in turn. Printed are medians over the rounds of the p50 and the p99 of a
+round, in microseconds, and the median ratio to the echo of the same round with its least and most. The machine
+should have nothing else to do.
 """
 
 import argparse
@@ -25,22 +25,25 @@ import grpc
 import numpy as np
 
 import sis
+from sis._append import Source
+from sis._append_streams.checked_entries import append_request, checked
 from server.testing.live_server import LiveServer
 from sis.v1 import ratio_service_pb2 as pb
 
 FOLDER = pathlib.Path(__file__).absolute().parent
 VOCABULARY = 151936
-SEQUENCE = "sequence"
+# Of an AppendResponse with one ack.
+ACK_BYTES = 30
 WARM_UP = 200
 QUANTILES = (0.5, 0.99)
 
 
-def timed(call, count):
+def timed(call, requests):
     """Microseconds of each call."""
     times = []
-    for _ in range(count):
+    for request in requests:
         begin = time.perf_counter()
-        call()
+        call(request)
         times.append(1e6 * (time.perf_counter() - begin))
     return times
 
@@ -57,61 +60,47 @@ class EchoServer:
         self._process.communicate()
 
 
-class Client:
-    def __init__(self, address, echo_address, run, message_bytes):
-        self._cleanup = contextlib.ExitStack()
-        client = self._cleanup.enter_context(contextlib.closing(sis.Client(address)))
-        slots = run.config.top_k
-        self._token = {
-            "sampled_ids": np.empty((1,), np.int32),
-            "sampled_log_probs": np.empty((1,), np.float32),
-            "top_k_ids": np.empty((1, slots), np.int32),
-            "top_k_log_probs": np.empty((1, slots), np.float32),
-        }
-        self._token["top_k_ids"][:] = 7 * np.arange(slots)
-        self._token["top_k_log_probs"][:] = -1 - 0.5 * np.arange(slots)
-        self._token["sampled_ids"][:] = 0
-        self._token["sampled_log_probs"][:] = -1
-        self._stream = client.append(run, sampling=sis.Sampling("raw"))
-        self._cleanup.callback(self._stream.close)
-        self._position = 0
+class Exchange:
+    """A stream of raw requests, each answered before the next."""
 
-        channel = self._cleanup.enter_context(grpc.insecure_channel(echo_address))
-        self._message = b"m" * message_bytes
-        self._messages = queue.SimpleQueue()
-        self._answers = channel.stream_stream("/echo")(iter(self._messages.get, None))
-        self._cleanup.callback(self._answers.cancel)
-        self._cleanup.callback(self._messages.put, None)
+    def __init__(self, channel, method):
+        self._requests = queue.SimpleQueue()
+        self._answers = channel.stream_stream(method)(iter(self._requests.get, None))
 
-    def _append(self):
-        self._stream.block(
-            SEQUENCE, first_position=self._position, policy_version=0, **self._token
-        )
-        self._stream.flush()
-        self._position += 1
+    def send(self, request):
+        self._requests.put(request)
 
-    def _echo(self):
-        self._messages.put(self._message)
+    def __call__(self, request):
+        self.send(request)
         next(self._answers)
 
-    def append(self, count):
-        return timed(self._append, count)
-
-    def echo(self, count):
-        return timed(self._echo, count)
-
     def close(self):
-        self._cleanup.close()
+        self._answers.cancel()
+        self._requests.put(None)
 
 
-def message_bytes(slots):
-    """Returns the bytes of a request with one token, and of its ack."""
-    sequence = pb.SequenceRef(id=SEQUENCE)
-    # A float32 block of one position, in ids of 3 bytes; both parts end at a multiple of 8.
-    block = bytes(64 + -(-(4 * slots + 1) // 8) * 8 + -(-(4 + 1 + 3 + 3 * slots) // 8) * 8)
-    batch = pb.AppendBatch(entries=[pb.AppendEntry(sequence=sequence, block=block)])
-    ack = pb.Ack(sequence=sequence, committed_length=1000)
-    return pb.AppendRequest(batch=batch).ByteSize(), pb.AppendResponse(acks=[ack]).ByteSize()
+class Client:
+    """Appends tokens to a sequence through AppendStream."""
+
+    def __init__(self, stream, slots):
+        self._stream = stream
+        self._token = {
+            "sampled_ids": np.zeros(1, np.int32),
+            "sampled_log_probs": np.full(1, -1, np.float32),
+            "top_k_ids": (7 * np.arange(slots, dtype=np.int32))[None],
+            "top_k_log_probs": (-1 - 0.5 * np.arange(slots, dtype=np.float32))[None],
+        }
+        self._position = 0
+
+    def request(self, position):
+        """Returns an AppendRequest with one token of another sequence."""
+        block = sis.Block("raw", position, 0, **self._token)
+        return append_request(checked([block], self._stream._config))
+
+    def __call__(self, _):
+        self._stream.block("client", first_position=self._position, policy_version=0, **self._token)
+        self._stream.flush()
+        self._position += 1
 
 
 def quantiles(times):
@@ -119,37 +108,49 @@ def quantiles(times):
     return [times[int(q * (len(times) - 1))] for q in QUANTILES]
 
 
-def row(appends, echoes):
-    """Cells: p50 and p99 of both, and of their ratios."""
-    cells = []
-    for ours, floor in zip(zip(*appends), zip(*echoes)):
+def cells(way, echo):
+    """Returns the p50 and p99 of a way over the rounds, each with its ratio to the echo's."""
+    made = []
+    for ours, floor in zip(zip(*way), zip(*echo)):
         ratios = [a / b for a, b in zip(ours, floor)]
-        cells += [
+        made += [
             f"{statistics.median(ours):.0f}",
-            f"{statistics.median(floor):.0f}",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f})",
         ]
-    return cells
+    return " | ".join(made)
 
 
 def measure(slots, rounds, tokens):
     with contextlib.ExitStack() as cleanup:
         server = LiveServer(cache_bytes=1 << 30)
         cleanup.callback(server.close)
-        with contextlib.closing(sis.Client(server.address)) as client:
-            run = client.create_run("latency", seed=1, vocabulary_size=VOCABULARY, top_k=slots)
-        request, answer = message_bytes(slots)
-        echo = EchoServer("127.0.0.1:0", answer)
-        cleanup.callback(echo.close)
-        addresses = (server.address, echo.address)
-        with contextlib.closing(Client(*addresses, run, request)) as client:
-            client.append(WARM_UP)
-            client.echo(WARM_UP)
-            appends, echoes = [], []
-            for _ in range(rounds):
-                appends.append(quantiles(client.append(tokens)))
-                echoes.append(quantiles(client.echo(tokens)))
-            print("| " + " | ".join([str(slots), *row(appends, echoes)]) + " |", flush=True)
+        client = cleanup.enter_context(contextlib.closing(sis.Client(server.address)))
+        run = client.create_run("latency", seed=1, vocabulary_size=VOCABULARY, top_k=slots)
+        stream = cleanup.enter_context(client.append(run, sampling=sis.Sampling("raw")))
+        through_client = Client(stream, slots)
+        echo_server = EchoServer("127.0.0.1:0", ACK_BYTES)
+        cleanup.callback(echo_server.close)
+        raw, echo = (
+            cleanup.enter_context(
+                contextlib.closing(
+                    Exchange(cleanup.enter_context(grpc.insecure_channel(address)), method)
+                )
+            )
+            for address, method in (
+                (server.address, "/sis.v1.RatioService/Append"),
+                (echo_server.address, "/echo"),
+            )
+        )
+        raw.send(pb.AppendRequest(header=Source(run, sis.Sampling("raw"), "", 0).header()).SerializeToString())
+        ways = {"client": through_client, "server": raw, "echo": echo}
+        position, measured = 0, {name: [] for name in ways}
+        for count in [WARM_UP] + rounds * [tokens]:
+            requests = [through_client.request(position + i) for i in range(count)]
+            position += count
+            for name, way in ways.items():
+                measured[name].append(quantiles(timed(way, requests)))
+        for name, rows in measured.items():
+            print(f"| {slots} | {name} | {cells(rows[1:], measured['echo'][1:])} |", flush=True)
 
 
 def main():
@@ -158,8 +159,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=500, help="of a round, at least 100")
     options = parser.parse_args()
-    print("| K | p50, us | echo's | ratio | p99, us | echo's | ratio |")
-    print("|" + "---|" * 7)
+    print("| K | way | p50, us | over the echo's | p99, us | over the echo's |")
+    print("|" + "---|" * 6)
     for slots in options.slots:
         measure(slots, options.rounds, options.tokens)
     print(f"\nThe echo is the floor. Load of the machine at the end: {os.getloadavg()[0]:.1f}")

@@ -24,6 +24,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from tests.bench.trainer_path.batch import RECORDED, VOCABULARY, Batch
+from tests.bench.trainer_path.processes import processor_seconds
 
 # Patterns of the server's functions by stage. The first match counts.
 STAGES = {
@@ -40,11 +41,6 @@ STAGES = {
     "allocates": r"malloc|_int_free|cfree|unlink_chunk|operator new",
     "messages and the rest": r"",
 }
-
-
-def processor_seconds(process_id):
-    """Returns another process's processor time, to the nanosecond, from the clock of clock_getcpuclockid(3)."""
-    return time.clock_gettime(~process_id << 3 | 2)
 
 
 def page_faults(process_id):

@@ -1,14 +1,8 @@
-"""Resource use of this process and its descendants."""
+"""Processor time of processes."""
 
-import psutil
+import time
 
 
-def processor_seconds():
-    own = psutil.Process()
-    total = 0
-    for process in (own, *own.children(recursive=True)):
-        try:
-            total += sum(process.cpu_times()[:2])
-        except psutil.Error:
-            pass  # it ended meanwhile
-    return total
+def processor_seconds(process_id):
+    """Returns a process's processor time, to the nanosecond, from the clock of clock_getcpuclockid(3)."""
+    return time.clock_gettime(~process_id << 3 | 2)

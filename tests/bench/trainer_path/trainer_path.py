@@ -12,17 +12,21 @@ policy's log-probs at the recorded ids lie in the trainer's memory before that: 
 work for all. The recorded sets are as peaked as real ones; runs with a mass target keep and move of them what
 covers it.
 
-Prints for each way medians of nanoseconds per token by the clock, with minimum and maximum, of the whole path
-and of the trainer's part alone, because a worker hands over while others still generate. Also prints
-processor time of all processes together (including Ray's, in every way); the bytes per token held in between,
-which are the service's charge or else the arrays; and the accept rate. The service validates, rounds to one
-side, draws reproducibly and counts as well, which the others do not.
+Prints for each way medians of nanoseconds per token by the clock, with minimum and maximum; the ratio to
+Ray's object store in the same repetition; the trainer's part alone, because a worker hands over while others
+still generate; and the processor time of the worker, the server, the trainer, and of all processes, which
+includes Ray's. Also prints the bytes per token held in between, which are the service's charge or else the
+arrays, and the accept rate. The service validates, rounds to one side, draws reproducibly and counts as well,
+which the others do not.
 """
 
 import argparse
 import contextlib
+import os
 import statistics
+import tempfile
 import time
+from typing import NamedTuple
 
 from tests.bench import environment
 
@@ -31,38 +35,56 @@ THREADS = 2
 if __name__ == "__main__":
     environment.start_again_in("verl")
 
+import psutil
 import ray
 import torch
 import transfer_queue
 
-import sis
 from server.testing.live_server import LiveServer
-from tests.bench.trainer_path import processes
-from tests.bench.trainer_path.batch import VOCABULARY, Batch
-from tests.bench.trainer_path.sis_ways import ReducedWay, TcpMassWay, TcpWay
+from tests.bench.trainer_path.batch import MASS, Batch
+from tests.bench.trainer_path.processes import processor_seconds
+from tests.bench.trainer_path.sis_way import SisWay
 from tests.bench.trainer_path.torch_ways import ObjectStoreWay, TransferQueueWay
 from tests.bench.trainer_path.worker import Worker
 
 
-def once(way, names, tokens):
-    """Nanoseconds per token: by the clock, of the trainer's part of it, and of processor time. Then
-    bytes held per token, and the accept rate."""
-    used, began = processes.processor_seconds(), time.perf_counter()
+class Batched(NamedTuple):
+    """One batch by one way, in nanoseconds per token."""
+
+    clock: float
+    # From the hand-over on.
+    trainers_part: float
+    # Processor time.
+    worker: float
+    server: float
+    trainer: float
+    everything: float
+    # Bytes per token.
+    held: float
+    accept_rate: float
+
+
+def once(way, names, tokens, ids):
+    """`ids`: of the worker, the server, the trainer, and of all other processes."""
+    # Threads of torch spin for a while after each operation.
+    time.sleep(0.05)
+    before = [*map(processor_seconds, ids)]
+    began = time.perf_counter()
     put = way.put(names)
     handed_over = time.perf_counter()
     mask = way.mask(names, put)
     ended = time.perf_counter()
-    used = processes.processor_seconds() - used
-    accept_rate = mask.float().mean().item()
+    used = [processor_seconds(process) - seconds for process, seconds in zip(ids, before)]
+    seconds = [ended - began, ended - handed_over, *used[:3], sum(used)]
+    accept_rate = mask.numpy().mean()
     held = way.held()
     del put, mask
     way.clear(names)
-    nanoseconds = [1e9 * part / tokens for part in (ended - began, ended - handed_over, used)]
-    return *nanoseconds, held / tokens, accept_rate
+    return Batched(*(1e9 * part / tokens for part in seconds), held / tokens, accept_rate)
 
 
-def spread(values):
-    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+def spread(values, digits=0):
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def measure(slots, sequences, length, repetitions):
@@ -71,33 +93,40 @@ def measure(slots, sequences, length, repetitions):
     shape = (sequences, length, slots)
     batch = Batch(*shape)
     with contextlib.ExitStack() as cleanup:
-        server = LiveServer(cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20))
+        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
+        server = LiveServer(
+            listen=f"127.0.0.1:0,unix:{folder}/socket",
+            cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20),
+        )
         cleanup.callback(server.kill)
-        client = cleanup.enter_context(contextlib.closing(sis.Client(server.address)))
-        worker = Worker.remote(server.address, shape, THREADS)
+        worker = Worker.remote(shape, THREADS)
         cleanup.callback(ray.kill, worker)
+        ids = [ray.get(worker.process_id.remote()), server.process.pid, os.getpid()]
         ways = [ObjectStoreWay(worker, batch), TransferQueueWay(worker, batch)]
-        for way in (TcpWay, ReducedWay, TcpMassWay):
-            run = client.create_run(
-                way.__name__, seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=way.mass
-            )
-            ways.append(way(worker, client, batch, run))
+        for transport, address in zip(("TCP", "Unix socket"), server.address.split(",")):
+            for mass in (0, MASS):
+                ways.append(SisWay(worker, address, transport, mass, batch))
+                cleanup.callback(ways[-1].close)
 
         def names(repetition):
             return [f"{repetition}-{index}" for index in range(sequences)]
 
         for way in ways:  # The first time brings memory and connections.
-            once(way, names("first"), tokens)
+            once(way, names("first"), tokens, ids)
+        others = {process.pid for process in psutil.Process().children(recursive=True)}
+        ids += others - set(ids)
         measured = [[] for _ in ways]
         for repetition in range(repetitions):
             for way, results in zip(ways, measured):
-                results.append(once(way, names(repetition), tokens))
+                results.append(once(way, names(repetition), tokens, ids))
     for way, results in zip(ways, measured):
-        wall, trainer, processor, held, accept_rates = zip(*results)
+        batched = Batched(*zip(*results))
+        ratios = [own / rays.clock for own, rays in zip(batched.clock, measured[0])]
+        processor = [batched.worker, batched.server, batched.trainer, batched.everything]
         yield (
-            f"| {slots} | {way.name} | {spread(wall)} | {spread(trainer)} | "
-            f"{statistics.median(processor):.0f} | {statistics.median(held):.0f} | "
-            f"{statistics.mean(accept_rates):.3f} |"
+            f"| {slots} | {way.name} | {spread(batched.clock)} | {spread(ratios, 2)} | {spread(batched.trainers_part)} | "
+            + " | ".join(f"{statistics.median(part):.0f}" for part in processor)
+            + f" | {statistics.median(batched.held):.0f} | {statistics.mean(batched.accept_rate):.3f} |"
         )
 
 
@@ -107,7 +136,7 @@ def main():
     )
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
@@ -115,8 +144,11 @@ def main():
         num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=2 << 30
     )
     transfer_queue.init()
-    print("| K | way | ns per token | the trainer's | of processors | bytes per token | accepted |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| K | way | ns per token | over Ray's | trainer's part | worker, processor | server, processor |"
+        " trainer, processor | all, processor | bytes per token | accepted |"
+    )
+    print("|---" * 11 + "|", flush=True)
     for slots in arguments.slots:
         for row in measure(slots, arguments.sequences, arguments.length, arguments.repetitions):
             print(row, flush=True)

@@ -1,5 +1,7 @@
 """The process in which the engine's arrays lie."""
 
+import os
+
 import ray
 import torch
 import transfer_queue
@@ -11,14 +13,17 @@ from tests.bench.trainer_path.batch import RECORDED, Batch
 
 @ray.remote(num_cpus=0)
 class Worker:
-    """Hands a batch of this shape over, in the way that is asked for. `address`: of the server."""
+    """Hands a batch of this shape over, in the way that is asked for."""
 
-    def __init__(self, address, shape, threads):
+    def __init__(self, shape, threads):
         torch.set_num_threads(threads)
         transfer_queue.init()
         self._batch = Batch(*shape)
-        self._client = sis.Client(address)
-        self._runs = {}
+        # By address and run.
+        self._streams = {}
+
+    def process_id(self):
+        return os.getpid()
 
     def put_in_object_store(self):
         """References to the arrays, by name."""
@@ -28,12 +33,16 @@ class Worker:
         columns = {name: torch.from_numpy(array) for name, array in self._batch.recorded.items()}
         transfer_queue.kv_batch_put(names, "train", TensorDict(columns, batch_size=len(names)))
 
-    def append_over_tcp(self, run_id, names):
-        if run_id not in self._runs:
-            self._runs[run_id] = self._client.get_run(run_id).run
+    def append(self, address, run_id, names):
+        """Appends to a stream that stays open, as recorders do."""
+        if (address, run_id) not in self._streams:
+            client = sis.Client(address)
+            run = client.get_run(run_id).run
+            self._streams[address, run_id] = client.append(run, sampling=sis.Sampling("raw"), worker="worker")
+        stream = self._streams[address, run_id]
         arrays = self._batch.recorded
-        blocks = [
+        stream.append_many(
             sis.Block(name, 0, 0, **{column: arrays[column][row] for column in RECORDED})
             for row, name in enumerate(names)
-        ]
-        sis.append_many(self._client, self._runs[run_id], blocks, sampling=sis.Sampling("raw"), worker="worker")
+        )
+        stream.flush()
