@@ -135,13 +135,15 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
     return absl::InvalidArgumentError(
         "algorithm: set, but neither SURROGATES nor COEFFICIENTS wanted");
   }
-  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
+  if (ReadsTotalVariations(*input.algorithm)) {
+    const std::string name(AlgorithmName(*input.algorithm));
     if (!HasEverySlot(request)) {
-      return absl::InvalidArgumentError(
-          "algorithm.dppo_top_k: needs log-probs at every slot, which this form does not have");
+      return absl::InvalidArgumentError(absl::StrCat(
+          "algorithm.", name, ": needs log-probs at every slot, which this form does not have"));
     }
     if (input.decoupled()) {
-      return absl::InvalidArgumentError("algorithm.dppo_top_k: not with three policies");
+      return absl::InvalidArgumentError(
+          absl::StrCat("algorithm.", name, ": not with three policies"));
     }
   }
   if (input.wanted.Has(v1::OUTPUT_COEFFICIENTS) && input.advantages.empty()) {

@@ -32,9 +32,7 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
       .log_modified_ratios = floats(v1::OUTPUT_LOG_RATIOS, *response.mutable_log_ratios()),
       .modified_ratios = floats(v1::OUTPUT_RATIOS, *response.mutable_ratios())};
   if (!input.algorithm) return;
-  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
-    positions_.total_variations = Own(count);
-  }
+  if (ReadsTotalVariations(*input.algorithm)) positions_.total_variations = Own(count);
   positions_.reference_log_probs = Own(count);
   if (!input.wanted.Has(v1::OUTPUT_LOG_RATIOS)) {
     positions_.view.log_modified_ratios = Own(count);

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/decide/algorithms/parameter_range.h"
+#include "kernels/decide/algorithms/parameter.h"
 #include "kernels/numerics/log64.h"
 #include "server/evaluate/parse_algorithm.h"
 
@@ -56,34 +56,26 @@ absl::StatusOr<ObservedSis> ParseSis(const v1::ObservedCorrection::Sis& sis,
   return ObservedSis{top_k, WeightOf(sis.weight())};
 }
 
-template <typename... Rules>
-bool IsOneOf(const Algorithm& algorithm) {
-  return (std::holds_alternative<Rules>(algorithm) || ...);
-}
-
 absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
                                                  const ObservingRequest& with) {
   absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(message);
   if (!algorithm.ok()) return algorithm;
   const std::string name(AlgorithmName(*algorithm));
-  if (IsOneOf<ClipCov>(*algorithm)) {
+  if (std::holds_alternative<ClipCov>(*algorithm)) {
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name,
                      " can't be observed: which tokens it drops depends on all tokens of the "
                      "batch, and each is counted when its sequence is decided"));
   }
-  if (IsOneOf<DppoTopK>(*algorithm) && !with.has_every_slot) {
+  if (ReadsTotalVariations(*algorithm) && !with.has_every_slot) {
     return absl::InvalidArgumentError(absl::StrCat(
         "algorithm: ", name, " needs log-probs at every slot, which this form does not have"));
   }
-  if (IsOneOf<DppoTopK>(*algorithm) && with.three_policies) {
+  if (ReadsTotalVariations(*algorithm) && with.three_policies) {
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name, " can't be observed with three policies"));
   }
-  const bool asks_for_sign = IsOneOf<Grpo, Dapo, Gspo, DppoTopK, DppoBinary>(*algorithm) ||
-                             WeighsByAcceptance(*algorithm) ||
-                             (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));
-  if (asks_for_sign && !with.has_advantages) {
+  if (ReadsAdvantages(*algorithm, with.three_policies) && !with.has_advantages) {
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name, " needs advantages, which are unset"));
   }

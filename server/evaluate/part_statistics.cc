@@ -13,10 +13,10 @@ void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
   if (array.empty()) array = Room(memory, count);
 }
 
-bool ObservesDppoTopK(const EvaluateInput& input) {
+bool ObservesTotalVariations(const EvaluateInput& input) {
   return std::ranges::any_of(input.observe, [](const ObservedCorrection& observed) {
     const auto* algorithm = std::get_if<Algorithm>(&observed.correction);
-    return algorithm != nullptr && std::holds_alternative<DppoTopK>(*algorithm);
+    return algorithm != nullptr && ReadsTotalVariations(*algorithm);
   });
 }
 
@@ -26,7 +26,7 @@ PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& inpu
     : backend_(backend),
       input_(input),
       needs_modified_ratios_(input.weight != v1::WEIGHT_SAMPLED),
-      needs_total_variations_(ObservesDppoTopK(input)) {}
+      needs_total_variations_(ObservesTotalVariations(input)) {}
 
 bool PartStatistics::DecidesAgain(const ObservedSis& sis) const {
   return sis.top_k != input_.parameters.top_k;

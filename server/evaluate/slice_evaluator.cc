@@ -183,9 +183,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
     if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
     if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
     if (!output.total_variations.empty()) {
-      const Token token{
-          .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
-      output.total_variations[i] = DppoBinary::TotalVariation(token);
+      output.total_variations[i] = DppoBinary::TotalVariation(current, own);
     }
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // The base algorithms behind C entry points, for the tests against numpy and autograd.
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -10,20 +11,14 @@
 namespace sis {
 namespace {
 
-Algorithm MakeAlgorithm(const std::string& name, const float* p) {
-  if (name == "no_correction") return NoCorrection{};
-  if (name == "grpo") return Grpo{p[0]};
-  if (name == "dapo") return Dapo{p[0], p[1]};
-  if (name == "gspo") return Gspo{p[0], p[1]};
-  if (name == "cispo") return Cispo{p[0]};
-  if (name == "dppo_top_k") return DppoTopK{p[0]};
-  if (name == "dppo_binary") return DppoBinary{p[0]};
-  if (name == "clip_cov") return ClipCov{p[0], p[1], p[2]};
-  if (name == "tis") return Tis{p[0], p[1], p[2]};
-  if (name == "ice_pop") return IcePop{p[0], p[1], p[2], p[3]};
-  if (name == "soft_acceptance") return SoftAcceptance{};
-  if (name == "damped_truncation") return DampedTruncation{};
-  return ImportanceSampling{};
+// Returns the algorithm with this name, with its parameters in their order.
+Algorithm MakeAlgorithm(const std::string& name, const float* values) {
+  for (Algorithm& algorithm : AllAlgorithms()) {
+    if (AlgorithmName(algorithm) != name) continue;
+    for (const Parameter& parameter : ParametersOf(algorithm)) *parameter.value = *values++;
+    return algorithm;
+  }
+  std::abort();
 }
 
 }  // namespace

@@ -4,19 +4,6 @@ import numpy as np
 
 from tests.reference.algorithms import Batch
 
-# Exact in float32, so that a ratio can lie on a bound.
-EXACT = {
-    "grpo": (0.25,),
-    "dapo": (0.25, 0.5),
-    "gspo": (0.125, 0.25),
-    "cispo": (0.5,),
-    "dppo_top_k": (0.25,),
-    "dppo_binary": (0.125,),
-    "clip_cov": (0.5, 1e38, 1.0),
-    "tis": (1.5, 0.25, 0.25),
-    "ice_pop": (0.75, 1.5, 0.25, 0.5),
-}
-
 
 def single(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float32).astype(np.float64)

@@ -11,8 +11,8 @@ from tests.reference import algorithms, numerics
 
 
 def every_case():
-    for name, defaults in algorithms.DEFAULTS.items():
-        for parameters in {defaults, batches.EXACT.get(name, defaults)}:
+    for name, rule in algorithms.RULES.items():
+        for parameters in {rule.defaults, rule.others}:
             for three_policies in (False, True):
                 for seed in range(20):
                     yield name, parameters, batches.random_batch(seed, three_policies)
@@ -25,8 +25,25 @@ class FormulaTest(unittest.TestCase):
                 for got, want in zip(kernel.apply(name, parameters, batch), algorithms.apply(name, parameters, batch)):
                     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-37)
 
+    def test_ratios_on_the_bounds(self):
+        bounds = np.array([0.75, 1.0, 1.25, 1.5], np.float32)
+        near = (np.log(bounds)[:, None].view(np.int32) + np.arange(-20, 21, dtype=np.int32)).view(np.float32)
+        near = near[np.isfinite(near)].reshape(-1)
+        for bound in bounds:
+            self.assertIn(bound, numerics.exp32(near))
+        count = 3 * len(near)
+        log_ratios, zeros, never = np.tile(near, 3).astype(np.float64), np.zeros(count), np.zeros(count, bool)
+        advantages = np.repeat([-1.5, 0.0, 0.75], len(near))
+        batch = algorithms.Batch(
+            [1], [0], [count], never, never, log_ratios, None, zeros - 1, zeros - 1, zeros + 0.25, log_ratios,
+            zeros + 0.5, advantages, 0, exp=lambda x: numerics.exp32(x.astype(np.float32)).astype(np.float64),
+        )
+        for name, rule in algorithms.RULES.items():
+            for got, want in zip(kernel.apply(name, rule.others, batch), algorithms.apply(name, rule.others, batch)):
+                np.testing.assert_allclose(got, want, rtol=2e-6, err_msg=name)
+
     def test_what_the_batches_must_cover_is_there(self):
-        changed = {name: 0 for name in algorithms.DEFAULTS}
+        changed = {name: 0 for name in algorithms.RULES}
         for name, parameters, batch in every_case():
             surrogate, coefficient = kernel.apply(name, parameters, batch)
             plain, _ = kernel.apply("importance_sampling", (), batch)
@@ -36,7 +53,7 @@ class FormulaTest(unittest.TestCase):
 
     def test_accepted_tokens_count_as_on_policy(self):
         for name, parameters, batch in every_case():
-            if name in ("gspo", "soft_acceptance", "damped_truncation") or batch.log_corrections is not None:
+            if not algorithms.RULES[name].exempts or batch.log_corrections is not None:
                 continue
             for output in kernel.apply(name, parameters, batch):
                 self.assertTrue((output[batch.accepted] == 1).all(), name)

@@ -9,33 +9,7 @@ import sis
 from tests.integration.evaluated_batch import FORMS, LENGTHS, OUTPUTS, SEED, TOP_K, EvaluatedBatchTest, Values
 from tests.reference import algorithms, numerics
 
-ALGORITHMS = {
-    "importance_sampling": (sis.ImportanceSampling, ()),
-    "no_correction": (sis.NoCorrection, ()),
-    "grpo": (sis.Grpo, ("epsilon",)),
-    "dapo": (sis.Dapo, ("epsilon_low", "epsilon_high")),
-    "gspo": (sis.Gspo, ("epsilon_low", "epsilon_high")),
-    "cispo": (sis.Cispo, ("epsilon_high",)),
-    "dppo_top_k": (sis.DppoTopK, ("threshold",)),
-    "dppo_binary": (sis.DppoBinary, ("threshold",)),
-    "clip_cov": (sis.ClipCov, ("lower", "upper", "fraction")),
-    "tis": (sis.Tis, ("truncation", "epsilon_low", "epsilon_high")),
-    "ice_pop": (sis.IcePop, ("alpha", "beta", "epsilon_low", "epsilon_high")),
-    "soft_acceptance": (sis.SoftAcceptance, ()),
-    "damped_truncation": (sis.DampedTruncation, ()),
-}
-# Other than the defaults, and than each other, so that none can be taken for another.
-PARAMETERS = {
-    "grpo": (0.1,),
-    "dapo": (0.1, 0.15),
-    "gspo": (0.05, 0.1),
-    "cispo": (0.1,),
-    "dppo_top_k": (0.1,),
-    "dppo_binary": (0.05,),
-    "clip_cov": (0.5, 4.0, 0.05),
-    "tis": (1.5, 0.1, 0.3),
-    "ice_pop": (0.8, 1.5, 0.1, 0.3),
-}
+ALGORITHMS = {name: getattr(sis, name.title().replace("_", "")) for name in algorithms.RULES}
 # Their defaults hardly ever act on 200 tokens.
 NEVER_BY_DEFAULT = ("gspo", "clip_cov")
 
@@ -110,12 +84,13 @@ class FormulasTest(EvaluatedBatchTest):
                     "reference_log_probs": values.sampled.astype(np.float64),
                 }
             )
-        for name, (make, fields) in ALGORITHMS.items():
-            if name == "dppo_top_k" and (values.form == "reduced" or three_policies):
+        for name, make in ALGORITHMS.items():
+            rule = algorithms.RULES[name]
+            if rule.every_slot and (values.form == "reduced" or three_policies):
                 continue
-            given = PARAMETERS.get(name, ()) if weight == "expected" or name in NEVER_BY_DEFAULT else ()
-            parameters = given or algorithms.DEFAULTS[name]
-            algorithm = make(**dict(zip(fields, given)))
+            defaults = weight == "sampled" and name not in NEVER_BY_DEFAULT
+            parameters = rule.defaults if defaults else rule.others
+            algorithm = make() if defaults else make(*parameters)
             evaluation = values.evaluate(
                 self.client,
                 run,

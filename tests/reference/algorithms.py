@@ -6,7 +6,7 @@ of A * grad log p(y), for an advantage A whose sign selects the branch.
 """
 
 import dataclasses
-from typing import Optional
+from typing import Callable, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,6 @@ from tests.reference import numerics
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-DEFAULTS = {
-    "importance_sampling": (),
-    "no_correction": (),
-    "grpo": (0.2,),
-    "dapo": (0.2, 0.28),
-    "gspo": (3e-4, 4e-4),
-    "cispo": (0.2,),
-    "dppo_top_k": (0.15,),
-    "dppo_binary": (0.15,),
-    "clip_cov": (1.0, 5.0, 0.0002),
-    "tis": (2.0, 0.2, 0.2),
-    "ice_pop": (0.5, 5.0, 0.2, 0.2),
-    "soft_acceptance": (),
-    "damped_truncation": (),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -51,6 +34,17 @@ class Batch:
     acceptance_probabilities: Array
     advantages: Array
     draw: int
+    exp: Callable[[Array], Array] = np.exp
+
+    def ratios(self) -> Array:
+        return self.exp(self.log_ratios)
+
+    def importance_ratios(self) -> Array:
+        return self.exp(self.log_importance_ratios)
+
+    def corrections(self) -> Array:
+        """1 with two policies."""
+        return self.exp(np.zeros_like(self.log_ratios) if self.log_corrections is None else self.log_corrections)
 
     def sequences(self) -> NDArray[np.uint64]:
         """The key [N] of every position."""
@@ -104,68 +98,110 @@ def dropped(batch: Batch, lower: float, upper: float, fraction: float) -> Bools:
     return chosen
 
 
-def _clip(w: Array, low: float, high: float) -> Array:
-    return np.clip(w, 1 - low, 1 + high)
-
-
-def _clip_coefficient(w: Array, advantages: Array, low: float, high: float) -> Array:
-    """The derivative of min(w A, clip(w) A) by log w, over A."""
-    return np.where(((advantages > 0) & (w > 1 + high)) | ((advantages < 0) & (w < 1 - low)), 0, w)
+def _clip(w: Array, advantages: Array, low: float, high: float) -> tuple[Array, Array]:
+    """The coefficient is the derivative of min(w A, clip(w) A) by log w, over A."""
+    clipped = ((advantages > 0) & (w > 1 + high)) | ((advantages < 0) & (w < 1 - low))
+    return np.clip(w, 1 - low, 1 + high), np.where(clipped, 0, w)
 
 
 def _leads_away(w: Array, advantages: Array) -> Bools:
     return ((advantages > 0) & (w > 1)) | ((advantages < 0) & (w < 1))
 
 
+def _outward_factors(batch: Batch) -> Array:
+    return np.where(_leads_away(batch.importance_ratios(), batch.advantages), batch.acceptance_probabilities, 1)
+
+
+def _trust_region(w: Array, batch: Batch, distance: Array, threshold: float) -> tuple[Array, Array]:
+    far = distance > threshold
+    return np.where(far, 0, w), np.where(far & _leads_away(w, batch.advantages), 0, w)
+
+
+def _binary_distance(batch: Batch) -> Array:
+    return np.abs(np.exp(batch.current_log_probs) - np.exp(batch.reference_log_probs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A base algorithm."""
+
+    # Returns surrogate and coefficient, or one array that is both, from (ratios w, batch, *parameters).
+    weigh: Callable[..., Union[Array, tuple[Array, Array]]]
+    defaults: tuple[float, ...] = ()
+    # Exact in float32, so that a ratio can lie on a bound; other than the defaults, and than each other.
+    others: tuple[float, ...] = ()
+    # Returns the weight of a ratio. With three policies this ratio is the correction, and `weigh` weighs the other one.
+    correct: Optional[Callable[..., Array]] = None
+    # Whether accepted tokens count as on-policy.
+    exempts: bool = True
+    # Whether the correction of three policies is a factor.
+    corrected: bool = True
+    # Whether it needs log-probs at every slot, and two policies.
+    every_slot: bool = False
+
+
+RULES = {
+    "importance_sampling": Rule(lambda w, batch: w),
+    "no_correction": Rule(lambda w, batch: np.ones_like(w)),
+    "grpo": Rule(lambda w, batch, epsilon: _clip(w, batch.advantages, epsilon, epsilon), (0.2,), (0.25,)),
+    "dapo": Rule(lambda w, batch, *bounds: _clip(w, batch.advantages, *bounds), (0.2, 0.28), (0.25, 0.5)),
+    "gspo": Rule(
+        lambda w, batch, *bounds: _clip(sequence_ratios(batch), batch.advantages, *bounds),
+        (3e-4, 4e-4),
+        (0.125, 0.25),
+        exempts=False,
+    ),
+    "cispo": Rule(lambda w, batch, high: np.minimum(w, 1 + high), (0.2,), (0.5,)),
+    "dppo_top_k": Rule(
+        lambda w, batch, threshold: _trust_region(w, batch, batch.total_variations, threshold),
+        (0.15,),
+        (0.25,),
+        every_slot=True,
+    ),
+    "dppo_binary": Rule(
+        lambda w, batch, threshold: _trust_region(w, batch, _binary_distance(batch), threshold), (0.15,), (0.125,)
+    ),
+    "clip_cov": Rule(
+        lambda w, batch, *choice: np.where(dropped(batch, *choice), 0, w), (1.0, 5.0, 0.0002), (0.5, 4.0, 0.0625)
+    ),
+    "tis": Rule(
+        lambda w, batch, truncation, *bounds: _clip(w, batch.advantages, *bounds),
+        (2.0, 0.2, 0.2),
+        (1.5, 0.25, 0.5),
+        correct=lambda w, truncation, *bounds: np.minimum(w, truncation),
+    ),
+    "ice_pop": Rule(
+        lambda w, batch, alpha, beta, *bounds: _clip(w, batch.advantages, *bounds),
+        (0.5, 5.0, 0.2, 0.2),
+        (0.75, 1.5, 0.25, 0.5),
+        correct=lambda w, alpha, beta, *bounds: np.where((w >= alpha) & (w <= beta), w, 0),
+    ),
+    "soft_acceptance": Rule(lambda w, batch: w * _outward_factors(batch), exempts=False),
+    "damped_truncation": Rule(
+        lambda w, batch: np.minimum(batch.importance_ratios(), 1) * _outward_factors(batch),
+        exempts=False,
+        corrected=False,
+    ),
+}
+
+
 def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array, Array]:
     """Surrogate and coefficient."""
-    w, advantages = np.exp(batch.log_ratios), batch.advantages
-    correction = np.ones_like(w) if batch.log_corrections is None else np.exp(batch.log_corrections)
-    if name == "importance_sampling":
-        g = c = w
-    elif name == "no_correction":
-        g = c = np.ones_like(w)
-    elif name in ("grpo", "dapo"):
-        low, high = parameters[0], parameters[-1]
-        g, c = _clip(w, low, high), _clip_coefficient(w, advantages, low, high)
-    elif name == "gspo":
-        s = sequence_ratios(batch)
-        g, c = _clip(s, *parameters), _clip_coefficient(s, advantages, *parameters)
-    elif name == "cispo":
-        g = c = np.minimum(w, 1 + parameters[0])
-    elif name in ("dppo_top_k", "dppo_binary"):
-        distance = batch.total_variations
-        if name == "dppo_binary":
-            distance = np.abs(np.exp(batch.current_log_probs) - np.exp(batch.reference_log_probs))
-        far = distance > parameters[0]
-        g, c = np.where(far, 0, w), np.where(far & _leads_away(w, advantages), 0, w)
-    elif name == "clip_cov":
-        g = c = np.where(dropped(batch, *parameters), 0, w)
-    elif name == "soft_acceptance":
-        outward = _leads_away(np.exp(batch.log_importance_ratios), advantages)
-        g = c = w * np.where(outward, batch.acceptance_probabilities, 1)
-    elif name == "damped_truncation":
-        total = np.exp(batch.log_importance_ratios)
-        g = c = np.minimum(total, 1) * np.where(_leads_away(total, advantages), batch.acceptance_probabilities, 1)
-        correction = np.ones_like(w)
+    rule, three_policies = RULES[name], batch.log_corrections is not None
+    w, correction = batch.ratios(), batch.corrections()
+    if rule.correct and not three_policies:
+        weights: Union[Array, tuple[Array, Array]] = rule.correct(w, *parameters)
     else:
-        # The weight is on the behaviour policy's side; the rest of the ratio, with three policies,
-        # is clipped.
-        kept = correction if batch.log_corrections is not None else w
-        if name == "tis":
-            weight = np.minimum(kept, parameters[0])
-        else:
-            weight = np.where((kept >= parameters[0]) & (kept <= parameters[1]), kept, 0)
-        if batch.log_corrections is None:
-            g = c = weight
-        else:
-            g, c = _clip(w, *parameters[-2:]), _clip_coefficient(w, advantages, *parameters[-2:])
-        correction = weight if batch.log_corrections is not None else correction
-    if batch.log_corrections is None and name not in ("gspo", "soft_acceptance", "damped_truncation"):
+        weights = rule.weigh(w, batch, *parameters)
+    if rule.correct and three_policies:
+        correction = rule.correct(correction, *parameters)
+    g, c = weights if isinstance(weights, tuple) else (weights, weights)
+    if rule.exempts and not three_policies:
         g, c = np.where(batch.accepted, 1, g), np.where(batch.accepted, 1, c)
+    if rule.corrected:
+        g, c = correction * g, correction * c
     limit = np.exp(88)
-    g, c = np.minimum(correction * g, limit), np.minimum(correction * c, limit)
-    return np.where(batch.masked, 0, g), np.where(batch.masked, 0, c)
+    return np.where(batch.masked, 0, np.minimum(g, limit)), np.where(batch.masked, 0, np.minimum(c, limit))
 
 
 def top_k_total_variation(behaviour: Array, current: Array, outside_behaviour: Array, outside_current: Array) -> Array:

@@ -8,6 +8,12 @@ from typing import Optional
 
 from sis.v1 import ratio_service_pb2 as pb
 
+# The names of the package sis that this module defines.
+__all__ = [
+    "Cispo", "ClipCov", "DampedTruncation", "Dapo", "DppoBinary", "DppoTopK", "Grpo", "Gspo", "IcePop",
+    "ImportanceSampling", "NoCorrection", "SoftAcceptance", "Tis",
+]  # fmt: skip
+
 
 class Algorithm:
     """Base class of the algorithms. Each is a dataclass with the fields of the message of its name."""

@@ -1,11 +1,7 @@
 """The names that users find in the package sis. Type checkers take `X as X` for a name that others may import."""
 
 from sis._ages import AgeTotals as AgeTotals
-from sis._algorithms import (
-    Cispo as Cispo, ClipCov as ClipCov, DampedTruncation as DampedTruncation, Dapo as Dapo, DppoBinary as DppoBinary,
-    DppoTopK as DppoTopK, Grpo as Grpo, Gspo as Gspo, IcePop as IcePop, ImportanceSampling as ImportanceSampling,
-    NoCorrection as NoCorrection, SoftAcceptance as SoftAcceptance, Tis as Tis,
-)  # fmt: skip
+from sis._algorithms import *
 from sis._append import AppendStream as AppendStream
 from sis._client import Client as Client, Released as Released, append_many as append_many
 from sis._corrections import (

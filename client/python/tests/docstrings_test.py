@@ -54,10 +54,18 @@ def imported(module: str, path: pathlib.Path, explicitly: bool = False) -> Itera
     """Yields what a file imports from the package; `explicitly`: only names that it exports, `X as X`."""
     for node in parsed(path).body if path.is_file() else ():
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sis."):
-            own = definitions(path_of(str(node.module)[len("sis.") :]))
-            for alias in node.names:
+            source = path_of(str(node.module)[len("sis.") :])
+            own = definitions(source)
+            for alias in exports(source) if node.names[0].name == "*" else node.names:
                 if alias.name in own and (alias.asname == alias.name or not explicitly):
                     yield ".".join(filter(None, ("sis", module, alias.asname or alias.name))), own[alias.name]
+
+
+def exports(path: pathlib.Path) -> Iterator[ast.alias]:
+    """Yields the names in __all__ of a file."""
+    for node in parsed(path).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            yield from map(ast.alias, ast.literal_eval(node.value))
 
 
 def section(text: str, title: str) -> str:

@@ -8,6 +8,19 @@
 namespace sis {
 namespace {
 
+template <typename Rule>
+constexpr bool kByAcceptance = requires(Rule rule) {
+  rule.Weight(0.0f, AcceptanceToken());
+};
+template <typename Rule>
+constexpr bool kCorrects = requires(Rule rule) {
+  rule.Correct(0.0f);
+};
+template <typename Rule>
+constexpr bool kIgnoresAdvantages = requires(Rule rule) {
+  rule.Weigh(Token());
+};
+
 // Returns the weights of an unmasked token. For rules that weigh each token separately.
 template <typename Rule>
 Weights WeightsOf(const Rule& rule, const AlgorithmInput& batch, size_t i) {
@@ -17,7 +30,7 @@ Weights WeightsOf(const Rule& rule, const AlgorithmInput& batch, size_t i) {
                     .reference_log_prob = AtOrZero(batch.reference_log_probs, i),
                     .total_variation = AtOrZero(batch.total_variations, i)};
   const float correction = batch.Correction(i);
-  if constexpr (requires { rule.Weight(0.0f, AcceptanceToken()); }) {
+  if constexpr (kByAcceptance<Rule>) {
     const float weight = rule.Weight(
         RatioProduct(correction, token.ratio),
         {Exp32(batch.log_importance_ratios[i]), batch.acceptance_probabilities[i], advantage});
@@ -25,12 +38,14 @@ Weights WeightsOf(const Rule& rule, const AlgorithmInput& batch, size_t i) {
   } else {
     const bool exempt = batch.states[i] == TokenState::kOnPolicy && !batch.three_policies();
     if (exempt) return {1.0f, 1.0f};
-    if constexpr (requires { rule.Correct(0.0f); }) {
+    if constexpr (kCorrects<Rule>) {
       if (batch.three_policies()) {
         return RatioProduct(rule.Correct(correction), rule.clip().Weigh(token.ratio, advantage));
       }
       const float weight = rule.Correct(token.ratio);
       return {weight, weight};
+    } else if constexpr (kIgnoresAdvantages<Rule>) {
+      return RatioProduct(correction, rule.Weigh(token));
     } else {
       return RatioProduct(correction, rule.Weigh(token, advantage));
     }
@@ -49,18 +64,54 @@ void Apply(const Rule& rule, const AlgorithmInput& batch, const AlgorithmOutput&
   }
 }
 
+template <typename... Rules>
+std::vector<Algorithm> DefaultsOf(const std::variant<Rules...>&) {
+  return {Rules()...};
+}
+
 // The largest advantage that a fixed-point sum can represent.
 constexpr float kLargestAdvantage = 64.0f;
 
 }  // namespace
 
+std::vector<Algorithm> AllAlgorithms() { return DefaultsOf(Algorithm()); }
+
 std::string_view AlgorithmName(const Algorithm& algorithm) {
   return std::visit([](const auto& rule) { return rule.kName; }, algorithm);
 }
 
+std::vector<Parameter> ParametersOf(Algorithm& algorithm) {
+  return std::visit([](auto& rule) { return rule.Parameters(); }, algorithm);
+}
+
+absl::Status CheckParameters(Algorithm algorithm) {
+  for (const Parameter& parameter : ParametersOf(algorithm)) {
+    const std::string name =
+        std::string(AlgorithmName(algorithm)) + "." + std::string(parameter.name);
+    absl::Status status = CheckRange(name, *parameter.value, parameter.low, parameter.high);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 bool WeighsByAcceptance(const Algorithm& algorithm) {
-  return std::holds_alternative<SoftAcceptance>(algorithm) ||
-         std::holds_alternative<DampedTruncation>(algorithm);
+  return std::visit([]<typename Rule>(const Rule&) { return kByAcceptance<Rule>; }, algorithm);
+}
+
+bool ReadsTotalVariations(const Algorithm& algorithm) {
+  return std::visit(
+      [](const auto& rule) {
+        return requires { rule.kReadsTotalVariations; };
+      },
+      algorithm);
+}
+
+bool ReadsAdvantages(const Algorithm& algorithm, bool three_policies) {
+  return std::visit(
+      [&]<typename Rule>(const Rule&) {
+        return kCorrects<Rule> ? three_policies : !kIgnoresAdvantages<Rule>;
+      },
+      algorithm);
 }
 
 absl::Status CheckAdvantages(const Algorithm& algorithm, const AlgorithmInput& batch) {

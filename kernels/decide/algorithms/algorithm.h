@@ -1,33 +1,40 @@
-// The list of base algorithms, which use modified ratios (docs/algorithms.md).
+// Base algorithms, which use modified ratios. rules.h lists them.
 #pragma once
 
 #include <string_view>
-#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/decide/algorithms/acceptance_weights.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
-#include "kernels/decide/algorithms/clip_cov.h"
-#include "kernels/decide/algorithms/constant_weights.h"
-#include "kernels/decide/algorithms/dppo.h"
-#include "kernels/decide/algorithms/gspo.h"
-#include "kernels/decide/algorithms/ratio_clip.h"
+#include "kernels/decide/algorithms/rules.h"
 
 namespace sis {
 
-// An algorithm with its parameters.
-using Algorithm = std::variant<ImportanceSampling, NoCorrection, Grpo, Dapo, Gspo, Cispo, DppoTopK,
-                               DppoBinary, ClipCov, Tis, IcePop, SoftAcceptance, DampedTruncation>;
+// Returns every algorithm once, with its defaults.
+std::vector<Algorithm> AllAlgorithms();
 
 // Returns the name of its field in the API, in lower case with underscores.
 std::string_view AlgorithmName(const Algorithm& algorithm);
+
+// Returns the algorithm's parameters. `algorithm` must outlive them.
+std::vector<Parameter> ParametersOf(Algorithm& algorithm);
+
+// Returns InvalidArgument, with the parameter's name and value, if a parameter is out of range.
+absl::Status CheckParameters(Algorithm algorithm);
 
 // Returns true if the algorithm weighs tokens by acceptance probabilities, the importance ratio and
 // the advantage.
 bool WeighsByAcceptance(const Algorithm& algorithm);
 
-// Returns InvalidArgument if the algorithm reads advantages and there are none, or if one is out of
-// range; the error names the first.
+// Returns true if the algorithm reads total variations. It needs log-probs at every slot, and two
+// policies.
+bool ReadsTotalVariations(const Algorithm& algorithm);
+
+// Returns true if coefficients depend on advantages.
+bool ReadsAdvantages(const Algorithm& algorithm, bool three_policies);
+
+// Returns InvalidArgument if surrogates depend on advantages and there are none, or if one is out
+// of range; the error names the first.
 absl::Status CheckAdvantages(const Algorithm& algorithm, const AlgorithmInput& batch);
 
 // Fills the non-empty arrays of `output`. The parameters must be valid, the arrays that the

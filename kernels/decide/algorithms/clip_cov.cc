@@ -6,7 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/decide/algorithms/parameter_range.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sums.h"
 
@@ -89,13 +88,6 @@ std::vector<Candidate> ChooseDropped(const ClipCov& parameters, const AlgorithmI
 }
 
 }  // namespace
-
-absl::Status ClipCov::Validate() const {
-  absl::Status status = CheckRange("clip_cov.lower", lower, -kNoUpperBound, kNoUpperBound);
-  status.Update(CheckRange("clip_cov.upper", upper, lower, kNoUpperBound));
-  status.Update(CheckRange("clip_cov.fraction", fraction, 0.0f, 1.0f));
-  return status;
-}
 
 void ClipCov::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const {
   for (size_t i = 0; i < batch.states.size(); ++i) {

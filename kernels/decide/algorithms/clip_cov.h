@@ -4,9 +4,10 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
+#include "kernels/decide/algorithms/parameter.h"
 
 namespace sis {
 
@@ -18,7 +19,11 @@ struct ClipCov {
   float upper = 5.0f;
   float fraction = 0.0002f;  // of all unmasked positions; at least one is dropped
 
-  absl::Status Validate() const;
+  std::vector<Parameter> Parameters() {
+    return {{"lower", &lower, -kNoUpperBound, kNoUpperBound},
+            {"upper", &upper, lower, kNoUpperBound},
+            {"fraction", &fraction, 0, 1}};
+  }
 
   // Surrogates and coefficients are the ratio, or 0 at dropped positions. The draw determines which
   // candidates are dropped, independently of the order of parts: the ones with the smallest words

@@ -4,19 +4,18 @@
 #include "kernels/decide/backend.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/host_device.h"
 #include "kernels/numerics/log64.h"
 
 namespace sis {
 
 // Returns a + (1 - a) w.
-SIS_HOST_DEVICE inline float ExpectedRatio(float acceptance_probability, float log_ratio) {
+inline float ExpectedRatio(float acceptance_probability, float log_ratio) {
   return acceptance_probability + (1.0f - acceptance_probability) * Exp32(log_ratio);
 }
 
 // Returns the logarithm of ExpectedRatio. It is between 0 and log_ratio despite rounding, so that
 // D_SIS <= D. It is -inf if log_ratio is below the range of Exp32 and a is 0.
-SIS_HOST_DEVICE inline float LogExpectedRatio(float acceptance_probability, float log_ratio) {
+inline float LogExpectedRatio(float acceptance_probability, float log_ratio) {
   if (acceptance_probability == 0.0f) return log_ratio;
   const float ratio = ExpectedRatio(acceptance_probability, log_ratio);
   const float logarithm = Flush(static_cast<float>(Log64(static_cast<double>(ratio))));

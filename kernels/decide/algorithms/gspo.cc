@@ -2,18 +2,11 @@
 
 #include <unordered_map>
 
-#include "kernels/decide/algorithms/parameter_range.h"
 #include "kernels/decide/algorithms/ratio_clip.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/sums.h"
 
 namespace sis {
-
-absl::Status Gspo::Validate() const {
-  absl::Status status = CheckRange("gspo.epsilon_low", epsilon_low, 0.0f, 1.0f);
-  status.Update(CheckRange("gspo.epsilon_high", epsilon_high, 0.0f, kNoUpperBound));
-  return status;
-}
 
 LogRatioSum SumLogRatios(std::span<const TokenState> states, std::span<const float> log_ratios) {
   LogRatioSum sum;

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
+#include "kernels/decide/algorithms/parameter.h"
 
 namespace sis {
 
@@ -14,7 +15,9 @@ struct Gspo {
   float epsilon_low = 3e-4f;  // both from the paper's tab:hparams_math
   float epsilon_high = 4e-4f;
 
-  absl::Status Validate() const;
+  std::vector<Parameter> Parameters() {
+    return {{"epsilon_low", &epsilon_low, 0, 1}, {"epsilon_high", &epsilon_high, 0, kNoUpperBound}};
+  }
 
   // Surrogates are clip(s~) at every position of a sequence. Coefficients are s~, or 0 where the
   // clip applies to the position's advantage and s~. For a trainer that averages over the tokens of

@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/host_device.h"
 
 namespace sis {
 
@@ -38,17 +37,17 @@ enum class TokenState : uint8_t {
 
 // Returns true if the advantage pushes a token further in the direction in which it has already
 // moved. An advantage of 0 has no direction, and a token with ratio 1 has not moved.
-SIS_HOST_DEVICE inline bool IsOutward(float ratio, float advantage) {
+inline bool IsOutward(float ratio, float advantage) {
   return (advantage > 0.0f && ratio > 1.0f) || (advantage < 0.0f && ratio < 1.0f);
 }
 
 // Returns the product of two ratios, limited like each of them.
-SIS_HOST_DEVICE inline float RatioProduct(float a, float b) {
+inline float RatioProduct(float a, float b) {
   constexpr float kLargestRatio = 0x1.f1056ep+126f;  // exp32(88)
   const float product = a * b;
   return product < kLargestRatio ? product : kLargestRatio;
 }
-SIS_HOST_DEVICE inline Weights RatioProduct(float correction, const Weights& weights) {
+inline Weights RatioProduct(float correction, const Weights& weights) {
   return {RatioProduct(correction, weights.surrogate),
           RatioProduct(correction, weights.coefficient)};
 }

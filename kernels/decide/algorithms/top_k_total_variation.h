@@ -10,7 +10,6 @@
 
 #include "kernels/decide/backend.h"
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/host_device.h"
 
 namespace sis {
 
@@ -22,7 +21,7 @@ struct TopKTotalVariation {
 
   // Adds a slot, or the sampled token if it is outside. A behavior_log_prob of -inf marks an unused
   // slot, whose current_log_prob may have any value.
-  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
+  void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     const float behavior = Exp32(behavior_log_prob);
     const float current = Exp32(current_log_prob);
@@ -32,15 +31,15 @@ struct TopKTotalVariation {
   }
 
   // Returns a value in [0, 1].
-  SIS_HOST_DEVICE float Finish() const {
+  float Finish() const {
     const float half = 0.5f * (distance + Magnitude(Rest(current_mass) - Rest(behavior_mass)));
     return half < 1.0f ? half : 1.0f;
   }
 
  private:
-  SIS_HOST_DEVICE static float Magnitude(float x) { return x < 0.0f ? -x : x; }
+  static float Magnitude(float x) { return x < 0.0f ? -x : x; }
   // Rounding may leave a mass above 1.
-  SIS_HOST_DEVICE static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
+  static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
 };
 
 // Writes the total variation of every position of a range in the GATHERED form into
