@@ -6,9 +6,10 @@ import functools
 import math
 import operator
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Optional, Sequence, Tuple
 
 from sis.v1 import ratio_service_pb2 as pb
+from sis._totals import Scored, Weighed
 from sis._wire.messages import read
 
 # Tokens of a class; the advice ignores smaller ones.
@@ -16,13 +17,8 @@ _ENOUGH_TOKENS = 100
 _SUMS = ("accepted", "rejected", "outside_top_k", "d", "d_sis", "weight", "weight_squared")
 
 
-def per_scored(name: str) -> Any:
-    """Returns a property: the mean of a sum over the scored positions."""
-    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
-
-
 @dataclass(frozen=True)
-class AgeTotals:
+class AgeTotals(Scored, Weighed):
     """Sums over the scored positions whose records were [from_, to] policy versions behind the current one when they
     were evaluated. Rates and means are NaN without positions.
 
@@ -68,20 +64,6 @@ class AgeTotals:
         if self.to is None:
             return f"{self.from_}+"
         return str(self.to) if self.from_ == self.to else f"{self.from_}-{self.to}"
-
-    @property
-    def scored(self) -> int:
-        """Positions that are accepted, rejected or outside V_k."""
-        return self.accepted + self.rejected + self.outside_top_k
-
-    accept_rate = per_scored("accepted")
-    mean_d = per_scored("d")
-    mean_d_sis = per_scored("d_sis")
-
-    @property
-    def effective_sample_size(self) -> float:
-        """(sum of modified ratios)^2 / (sum of squares), in positions; NaN if all are 0."""
-        return self.weight**2 / self.weight_squared if self.weight_squared else math.nan
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Union
 
 from sis._algorithms import Algorithm, Tis
+from sis._totals import Weighed
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire.messages import read
 
@@ -75,7 +76,7 @@ PRESETS: Dict[str, Correction] = {
 
 
 @dataclass(frozen=True)
-class CorrectionTotals:
+class CorrectionTotals(Weighed):
     """Totals of one correction. Its weight at a position is the factor of
     advantage * grad log p(y).
 
@@ -96,11 +97,6 @@ class CorrectionTotals:
     weight_squared: float = 0.0
     abs_log_weight: float = 0.0
     gradient_mass: float = 0.0
-
-    @property
-    def effective_sample_size(self) -> float:
-        """(sum of weights)^2 / (sum of squares), in positions; NaN if all weights are 0."""
-        return self.weight**2 / self.weight_squared if self.weight_squared else float("nan")
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from sis import _corrections
-from sis._ages import AgeTotals, per_scored
+from sis._ages import AgeTotals
 from sis._corrections import CorrectionTotals, Distributions
 from sis._evaluate.micro_batches import MicroBatch
 from sis._options import LogRatioSum
 from sis._records import MissingRange, MissingReason
+from sis._totals import Scored, per_scored
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire.messages import read
 from sis._wire.sums import merged, summed
@@ -39,7 +40,7 @@ class Decision(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Totals:
+class Totals(Scored):
     """Sums over scored positions: those that are accepted, rejected or outside V_k.
 
     Rates and means are per scored position; NaN without scored positions.
@@ -91,14 +92,6 @@ class Totals:
     def __add__(self, other: Totals) -> Totals:
         return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
 
-    @property
-    def scored(self) -> int:
-        """Positions that are accepted, rejected or outside V_k."""
-        return self.accepted + self.rejected + self.outside_top_k
-
-    accept_rate = per_scored("accepted")
-    mean_d = per_scored("d")
-    mean_d_sis = per_scored("d_sis")
     mean_log_envelope = per_scored("log_envelope")
     mean_residual_mass = per_scored("residual_mass")
     mean_acceptance_probability = per_scored("acceptance_probability")
