@@ -10,7 +10,7 @@ from server.testing.live_server import LiveServer
 from sis.v1 import ratio_service_pb2 as pb
 
 LONG = 1 << 20
-MOST_MESSAGE_BYTES = 1024
+MAX_MESSAGE_BYTES = 1024
 RUN = pb.RunRef(run_id="run")
 SEQUENCE = pb.SequenceRef(id="s")
 HEADER = pb.AppendHeader(
@@ -88,7 +88,7 @@ class BadRequestsTest(unittest.TestCase):
         return self.call("Append", pb.AppendRequest(header=HEADER), pb.AppendRequest(batch=batch))
 
     def assert_small(self, request, message, answers, times=2):
-        self.assertLessEqual(len(message.encode()), MOST_MESSAGE_BYTES)
+        self.assertLessEqual(len(message.encode()), MAX_MESSAGE_BYTES)
         self.assertLessEqual(sum(map(len, answers)), times * request.ByteSize() + (64 << 10))
 
     def test_bytes_that_are_no_message(self):
@@ -157,7 +157,7 @@ class BadRequestsTest(unittest.TestCase):
             self.assertEqual({ack.code for ack in acks}, {grpc.StatusCode.INVALID_ARGUMENT.value[0]})
             self.assertEqual(len(acks), count)
             self.assertNotEqual(acks[0].message, "")
-            self.assertLessEqual(max(len(ack.message) for ack in acks), MOST_MESSAGE_BYTES)
+            self.assertLessEqual(max(len(ack.message) for ack in acks), MAX_MESSAGE_BYTES)
 
     def test_messages_cut_no_character(self):
         for first in ("", "a", "aa", "aaa"):

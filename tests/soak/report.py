@@ -14,7 +14,7 @@ STUDENT_T = 2.228
 LEAST_FULL = 0.9
 # Memory that is flat grows by less than this share over what was measured, by the upper end of the
 # slope's interval.
-MOST_GROWTH = 0.02
+MAX_GROWTH = 0.02
 
 
 class Slope(NamedTuple):
@@ -45,7 +45,7 @@ class Memory(NamedTuple):
 
     @property
     def flat(self) -> bool:
-        return self.growth.high < MOST_GROWTH * self.mean
+        return self.growth.high < MAX_GROWTH * self.mean
 
 
 def memory(samples: Sequence[Dict]) -> Optional[Memory]:

@@ -15,7 +15,7 @@ import grpc
 # Seconds after which a token file is checked again.
 _TOKEN_AGE = 5.0
 
-_MOST_FILE_BYTES = 16 << 20
+_MAX_FILE_BYTES = 16 << 20
 
 # gRPC sends no other characters in metadata, and would raise an error that shows the token.
 _TOKEN = re.compile("[!-~]+")
@@ -133,9 +133,9 @@ def _read(path: str) -> bytes:
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file")
-        text = file.read(_MOST_FILE_BYTES + 1)
-    if len(text) > _MOST_FILE_BYTES:
-        raise ValueError(f"{path} has more than {_MOST_FILE_BYTES} bytes")
+        text = file.read(_MAX_FILE_BYTES + 1)
+    if len(text) > _MAX_FILE_BYTES:
+        raise ValueError(f"{path} has more than {_MAX_FILE_BYTES} bytes")
     return text
 
 

@@ -19,7 +19,7 @@ from tests.deploy.image.built_image import BuiltImageTest, make_image
 BINARY = pathlib.Path("server/main/sis_server")
 # Which of the images: what the binary was built for.
 CUDA = "--cuda" in sys.argv
-MOST_MEBIBYTES = 100
+MAX_MEBIBYTES = 100
 # grpc.health.v1.HealthCheckResponse with status SERVING.
 SERVING = b"\x08\x01"
 
@@ -70,7 +70,7 @@ class ImageTest(BuiltImageTest):
         self.assertEqual(list(folder.iterdir()), [])
 
     def test_it_is_small(self):
-        self.assertLess(self.mebibytes(), MOST_MEBIBYTES)
+        self.assertLess(self.mebibytes(), MAX_MEBIBYTES)
 
     def test_the_bill_of_materials_is_of_what_is_inside(self):
         within = self.root / "usr/share/doc/sis-ratio-service/bill_of_materials.spdx.json"

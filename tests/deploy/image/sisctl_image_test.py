@@ -9,7 +9,7 @@ import sis
 from server.testing.live_server import LiveServer
 from tests.deploy.image.built_image import BuiltImageTest
 
-MOST_MEBIBYTES = 200
+MAX_MEBIBYTES = 200
 
 
 class SisctlImageTest(BuiltImageTest):
@@ -48,7 +48,7 @@ class SisctlImageTest(BuiltImageTest):
         self.assertEqual(
             {path for path in self.programs() if path.startswith(("usr/bin/", "usr/sbin/"))}, {"usr/bin/python3.11"}
         )
-        self.assertLess(self.mebibytes(), MOST_MEBIBYTES)
+        self.assertLess(self.mebibytes(), MAX_MEBIBYTES)
         names = {package["name"] for package in self.bill["packages"]}
         self.assertLessEqual({"sis_ratio-0.0.0-py3-none-any.whl", "python3-grpcio"}, names)
 

@@ -30,7 +30,7 @@ MAX_BYTES_IN_FLIGHT = 4 << 20
 # Shortest wait of an entry that was refused without a delay, in seconds. It spares a full server.
 MIN_RETRY_SECONDS = 0.02
 # The delay doubles with each further refusal of an entry, at most this many times.
-MOST_DOUBLINGS = 3
+MAX_DOUBLINGS = 3
 
 
 class _Batch(NamedTuple):
@@ -221,7 +221,7 @@ class ServerAppendStream(AppendStream):
         now = time.monotonic()
         if entry.retry_until is None:
             entry.retry_until = now + self._retry_timeout
-        delay = max(ack.retry_seconds, MIN_RETRY_SECONDS) * 2 ** min(entry.refusals, MOST_DOUBLINGS)
+        delay = max(ack.retry_seconds, MIN_RETRY_SECONDS) * 2 ** min(entry.refusals, MAX_DOUBLINGS)
         # Random, so that workers don't all resend at the same time.
         again = now + delay * random.uniform(1.0, 1.25)
         entry.refusals += 1

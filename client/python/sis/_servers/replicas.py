@@ -32,7 +32,7 @@ STORE_DOWN_DIGEST = 2**64 - 1
 _NOBODY = -1
 
 # Maximum and default number of entries that a server lists.
-_MOST_OF_A_PAGE = 1000
+_MAX_PAGE = 1000
 
 # Outputs that a server computes for missing positions from the trainer's own log-probs. A client can't.
 _OF_EVERY_POSITION = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS, pb.OUTPUT_SURROGATES, pb.OUTPUT_COEFFICIENTS}
@@ -130,7 +130,7 @@ class Replicas:
         begin = 0
         if request.HasField("after"):
             begin = next((i + 1 for i, kept in enumerate(steps) if kept.draw == request.after), 0)
-        end = begin + (request.limit or _MOST_OF_A_PAGE)
+        end = begin + (request.limit or _MAX_PAGE)
         for kept in steps:
             kept.step.unanswered[:] = unanswered
         return pb.ListStepsResponse(steps=steps[begin:end], more=end < len(steps), unanswered=unanswered)
@@ -140,7 +140,7 @@ class Replicas:
         by_name = {
             (kept.sequence.id.encode(), kept.sequence.attempt): kept for part in answers for kept in part.sequences
         }
-        limit = request.limit or _MOST_OF_A_PAGE
+        limit = request.limit or _MAX_PAGE
         return pb.ListSequencesResponse(
             sequences=[by_name[name] for name in sorted(by_name)[:limit]],
             more=len(by_name) > limit or any(part.more for part in answers),

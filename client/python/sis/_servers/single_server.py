@@ -60,7 +60,7 @@ _LEFT_TO_EVALUATE = (
 
 
 # Maximum number of labels that a server keeps per run.
-_MOST_LABELS = 1024
+_MAX_LABELS = 1024
 
 
 @dataclasses.dataclass(eq=False)
@@ -352,5 +352,5 @@ class SingleServer:
 def _keep_labels(known: _KnownRun, labels: Mapping[int, str]) -> None:
     """Adds labels, and drops those of the oldest versions if there are too many."""
     known.labels.update(labels)
-    for version in sorted(known.labels)[:-_MOST_LABELS]:
+    for version in sorted(known.labels)[:-_MAX_LABELS]:
         del known.labels[version]

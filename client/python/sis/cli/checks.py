@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sis.diagnose import Check, Comparison, Diagnosis
 
 _OUTCOMES = {"clear": Text("ok", "green"), "fault": Text("FAULT", "bold red"), "untested": Text("-")}
-_MOST_SEQUENCES = 8
+_MAX_SEQUENCES = 8
 # Names of the values in Decisions.summary, in its order.
 _TITLES = (
     "K, tokens per record", "positions", "unscored", "accepted", "rejected", "outside top-K", "accept rate",
@@ -56,7 +56,7 @@ def _profile(diagnosis: Diagnosis) -> Rows:
     sequences = [row for row in diagnosis.profile.sequences if not math.isnan(row.d)]
     sequences.sort(key=lambda row: -row.d)
     named = [(f"positions {row.first}-{row.last}", row) for row in diagnosis.profile.positions]
-    named += [(f"sequence {row.first}", row) for row in sequences[:_MOST_SEQUENCES]]
+    named += [(f"sequence {row.first}", row) for row in sequences[:_MAX_SEQUENCES]]
     columns = {
         "WHERE": lambda row: row[0],
         "POSITIONS": lambda row: str(row[1].positions),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Slots that a record holds at most.
 MAX_TOP_K = 254
 _HIGHEST_LOG_PROB = 2.0**-6
-_MOST_MASS = 1 + 2.0**-6
+_MAX_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100
 # Maximum that a position adds to a sum, in nats.
 _LARGEST = 64.0
@@ -123,7 +123,7 @@ def decide(compared: Compared, top_k: int = 0, seed: int = 0) -> Decisions:
     valid = np.ones(size, bool)
     valid[rows[log_p > _HIGHEST_LOG_PROB]] = False
 
-    scored = np.isfinite(own) & (log_prob <= _HIGHEST_LOG_PROB) & valid & (masses <= _MOST_MASS)
+    scored = np.isfinite(own) & (log_prob <= _HIGHEST_LOG_PROB) & valid & (masses <= _MAX_MASS)
     own, log_prob = np.where(scored, own, np.nan), np.where(scored, log_prob, np.nan)
     log_ratios = _flushed(log_prob.astype(np.float32) - own.astype(np.float32))
     in_record = np.zeros(size, bool)

@@ -24,7 +24,7 @@ from sis.diagnose.difference import (
 
 # Minimum length of a single sequence to check; chance looks like a fault in shorter ones.
 _ENOUGH_ALONE = 16
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 
 
 @dataclass
@@ -170,7 +170,7 @@ def _ask_each(part: Part) -> Tuple[Dict[str, List[int]], int]:
 def _name_sequences(check: Check, sequences: List[int], of: int) -> None:
     """Says which sequences have it, of all that there are."""
     check.sequences = sequences
-    named = ", ".join(map(str, sequences[:_MOST_NAMED])) + (", ..." if len(sequences) > _MOST_NAMED else "")
+    named = ", ".join(map(str, sequences[:_MAX_NAMED])) + (", ..." if len(sequences) > _MAX_NAMED else "")
     check.finding = f"In {len(sequences)} of {of} sequences ({named}) alone: {check.finding}"
 
 

@@ -12,7 +12,7 @@ from sis.diagnose.lists import Lists, ranked, repeated
 from sis.diagnose.recorded import RecordedFile
 
 # Maximum sum of a list's probabilities, with a margin for rounding.
-_MOST_MASS = 1 + 2.0**-6
+_MAX_MASS = 1 + 2.0**-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +118,8 @@ def _recording(file: RecordedFile, interned: Optional[Dict[str, int]]) -> Record
     probs = np.exp(log_probs.astype(np.float64))
     mass = np.bincount(rows, probs, minlength=size)
     others = np.bincount(rows[~is_sampled], probs[~is_sampled], minlength=size)
-    foreign = several & (others < mass) & (mass > _MOST_MASS) & (others <= _MOST_MASS)
-    wrong = ~foreign & (mass > _MOST_MASS)
+    foreign = several & (others < mass) & (mass > _MAX_MASS) & (others <= _MAX_MASS)
+    wrong = ~foreign & (mass > _MAX_MASS)
     if wrong.any():
         position = int(wrong.argmax())
         raise ValueError(f"{_place(file, position)}: the probabilities of top_logprobs sum to {mass[position]:g}")

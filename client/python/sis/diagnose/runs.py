@@ -28,7 +28,7 @@ _ENOUGH_POSITIONS = 4000
 # The draws that ages are judged by.
 _STEPS = 64
 # With those before the first one kept, which take space as well: some 20 MB.
-_MOST_POSITIONS = 1 << 17
+_MAX_POSITIONS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _inspect(
         except NotFound:
             continue
         more = inspection.first_position + len(inspection.decisions)
-        if more > _MOST_POSITIONS - held:
+        if more > _MAX_POSITIONS - held:
             not_asked += sequence.positions
             continue
         held += more

@@ -20,7 +20,7 @@ LOWEST_LOG_PROB = -1000.0
 NULL_LOG_PROB = float(np.float32(-1e38))
 # The limits of numerics.md, section 2. The sum has a margin for rounding.
 _HIGHEST_LOG_PROB = 2.0**-6
-_MOST_MASS = 1 + 2.0**-6 - 2.0**-15
+_MAX_MASS = 1 + 2.0**-6 - 2.0**-15
 
 
 class MalformedOutput(ValueError):
@@ -177,7 +177,7 @@ class Columns(NamedTuple):
                 NULL_LOG_PROB,
                 lambda row: "the sampled log-prob is 0 and nothing is listed: padding",
             ),
-            (masses > _MOST_MASS, np.nan, lambda row: f"the listed probabilities sum to {masses[row]}"),
+            (masses > _MAX_MASS, np.nan, lambda row: f"the listed probabilities sum to {masses[row]}"),
         ]
         unusable = np.logical_or.reduce([wrong for wrong, *_ in causes])
         if not unusable.any():

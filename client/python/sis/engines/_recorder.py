@@ -28,7 +28,7 @@ MAX_WAITING = 1 << 16
 # Of records that are made at once.
 _PART_BYTES = 2 << 20
 # An error names so many malformed outputs.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 
 @dataclasses.dataclass
@@ -381,7 +381,7 @@ class Recorder:
             raise wrong
 
     def _note_malformed(self, text: str) -> None:
-        if len(self._malformed) < _MOST_NAMED:
+        if len(self._malformed) < _MAX_NAMED:
             self._malformed.append(text)
         else:
             self._malformed_unnamed += 1

@@ -154,7 +154,7 @@ def check_temperature(part: Part) -> Check:
     )
 
 
-_MOST_TOKENS = 8
+_MAX_TOKENS = 8
 # Positions with a token.
 _ENOUGH_POSITIONS = 6
 # Nats, standard errors.
@@ -183,7 +183,7 @@ def check_bias(part: Part) -> Tuple[Check, List[int]]:
     total = float((differences * differences).sum())
     found = np.flatnonzero(unseen.are_biased)
     by_share = np.lexsort((tokens[found], every.explained[found]))[::-1]
-    found = found[by_share][:_MOST_TOKENS]
+    found = found[by_share][:_MAX_TOKENS]
     explained = float(every.explained[found].sum())
     share = explained / total if total > 0 else 0.0
     moved = ", ".join(f"{tokens[i]} by {every.means[i]:+.2f}" for i in found)

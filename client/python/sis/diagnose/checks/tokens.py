@@ -148,7 +148,7 @@ def _sampled_texts(recording: Recording, sequence: int) -> List[str]:
 
 # Number of first tokens that identify a sequence, and maximum number of sequences to try that share them.
 _START = 8
-_MOST_TRIED = 64
+_MAX_TRIED = 64
 
 
 class _Swapped(NamedTuple):
@@ -174,7 +174,7 @@ class _File:
 
     def fitting(self, tokens: np.ndarray, but: int) -> Optional[int]:
         """Returns a sequence that goes on as `tokens` do, other than `but`: answers to one prompt may begin alike."""
-        for sequence in self.by_start.get(_start_of(tokens), [])[:_MOST_TRIED]:
+        for sequence in self.by_start.get(_start_of(tokens), [])[:_MAX_TRIED]:
             if sequence == but:
                 continue
             other = self.tokens[sequence]
@@ -255,7 +255,7 @@ def _by_values(a: _File, b: _File, equal: np.ndarray) -> List[_Swapped]:
         difference = _difference(a.log_probs[sequence], b.log_probs[sequence])
         if difference >= least:
             differing.append((sequence, difference))
-        if len(differing) == _MOST_TRIED:
+        if len(differing) == _MAX_TRIED:
             break
     swapped = []
     for sequence, own in differing:

@@ -87,7 +87,7 @@ function namesIn(steps, list) {
   return [...new Set(entries.map(({name}) => name))];
 }
 
-const MOST_COLUMNS = 64;
+const MAX_COLUMNS = 64;
 
 // Panels with a column per draw, or per range of draws, and a row per age.
 export const HEATS = [
@@ -100,7 +100,7 @@ export const HEATS = [
 
 /** Shows `steps` in a HeatPanel. */
 export function showHeat(panel, {cell}, steps) {
-  const size = Math.ceil(steps.length / MOST_COLUMNS);
+  const size = Math.ceil(steps.length / MAX_COLUMNS);
   const columns = steps.filter((_, i) => i % size === 0).map((_, i) => steps.slice(i * size, (i + 1) * size));
   const sums = columns.map(column => sumsByAge(column.flatMap(step => step.ages)));
   const names = columns.map(column => (column.length > 1 ? `${column[0].draw} to ${column.at(-1).draw}` : column[0].draw));
