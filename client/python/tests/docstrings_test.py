@@ -7,12 +7,10 @@ import unittest
 from typing import Dict, Iterator, List, Tuple, Union
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "sis"
-# Modules that users import.
-PUBLIC = {
-    "aio", "engines.llama_cpp", "engines.openai", "engines.sglang", "engines.transformers", "engines.vllm", "export",
-    "integrations.miles", "integrations.ms_swift", "integrations.slime", "integrations.torchrl", "integrations.vime",
-    "recomputed", "torch", "tracking",
-}  # fmt: skip
+# Modules that users import. Those of engines and trainers are all modules without an underscore.
+PUBLIC = {"aio", "export", "recomputed", "torch", "tracking"} | {
+    f"{folder}.{path.stem}" for folder in ("engines", "integrations") for path in PACKAGE.glob(f"{folder}/[a-z]*.py")
+}
 # Packages: public are the names that their `_names.py` or `__init__.py` imports.
 PACKAGES = {"", "engines", "integrations", "integrations.trl", "integrations.verl"}
 # Engines and trainers call most methods of these classes.

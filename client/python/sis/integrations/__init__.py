@@ -2,11 +2,7 @@
 
     import sis
 
-    sis.integrations.trl          # TRL
-    sis.integrations.verl         # verl
-    sis.integrations.slime        # slime; also miles and vime
-    sis.integrations.torchrl      # TorchRL
-    sis.integrations.ms_swift     # ms-swift
+    sis.integrations.trl          # TRL; dir(sis.integrations) has the others
 
 All take their settings as one `SisConfig`. `OldLogProbs` is what the small modules share, for a framework of your own.
 """
@@ -14,6 +10,7 @@ All take their settings as one `SisConfig`. `OldLogProbs` is what the small modu
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from sis.integrations._old_log_probs import OldLogProbs as OldLogProbs
 
 __all__ = ["OldLogProbs", "SisConfig"]
-_FRAMEWORKS = ("miles", "ms_swift", "slime", "torchrl", "trl", "verl", "vime")
+_FRAMEWORKS = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:
