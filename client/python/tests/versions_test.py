@@ -10,18 +10,13 @@ import tested_versions
 from sis._versions import TESTED, warn_unless_tested
 
 ROOT = pathlib.Path(__file__).parents[3]
-# One upon the other, as tools/rl-environment installs them.
-REQUIREMENTS = {
-    "rl": ["engines"], "verl": ["engines", "verl"], "swift": ["engines", "frameworks"],
-    "deepspeed": ["engines", "trl"], "miles": ["engines", "miles"], "slime": ["engines", "slime"],
-    "vime": ["engines", "vime"],
-}  # fmt: skip
 
 
 def pins(environment):
     found = {}
-    for folder in REQUIREMENTS[environment]:
-        text = (ROOT / f"client/python/tests/{folder}/requirements.txt").read_text()
+    # One upon the other, as tools/rl-environment installs them.
+    for name in ("rl", environment):
+        text = (ROOT / f"client/python/tests/environments/{name}.txt").read_text()
         # Versions from an index, a tag on GitHub, or a commit there with the version after it.
         found.update(re.findall(r"(?m)^([\w.-]+)(?:==| @ git\S+@v| @ git\S+  # )(\S+)", text))
     return found
@@ -30,7 +25,7 @@ def pins(environment):
 class VersionsTest(unittest.TestCase):
     def test_tested_versions_are_installed(self):
         """If this fails, run tools/rl-test --all, which rewrites the versions."""
-        self.assertEqual(set(TESTED), set(REQUIREMENTS))
+        self.assertEqual(set(TESTED), set(tested_versions.PACKAGES))
         for environment, versions in TESTED.items():
             required = pins(environment)
             self.assertEqual(set(versions), set(tested_versions.PACKAGES[environment]))
