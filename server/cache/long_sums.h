@@ -15,11 +15,8 @@ struct LongSums {
   int64_t rejected = 0;
   int64_t outside_top_k = 0;
   int64_t missing = 0;
-  int64_t masked = 0;
   int64_t envelope_violations = 0;
   double d = 0;
-  double d_sis = 0;
-  double log_envelope = 0;
   double residual_mass = 0;
   double acceptance_probability = 0;
   double expected_acceptance = 0;
@@ -31,11 +28,8 @@ struct LongSums {
     rejected += sums.rejected;
     outside_top_k += sums.outside_top_k;
     missing += sums.missing;
-    masked += sums.masked;
     envelope_violations += sums.envelope_violations;
     d += FromFixed(sums.d);
-    d_sis += FromFixed(sums.d_sis);
-    log_envelope += FromFixed(sums.log_envelope);
     residual_mass += FromFixed(sums.residual_mass);
     acceptance_probability += FromFixed(sums.acceptance_probability);
     expected_acceptance += FromFixed(sums.expected_acceptance);
