@@ -3,16 +3,13 @@
 import numpy as np
 
 import sis
+from server.testing.random_records import log_softmax, record_of
 
 VOCABULARY, TOP_K, LENGTH = 32, 4, 100
 
 
 def logits_of(sequence, policy):
     return np.random.default_rng([sequence, policy]).normal(size=(LENGTH, VOCABULARY)).astype(np.float32)
-
-
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
 
 
 def check_a_step(test, *, writes, reads):
@@ -24,9 +21,7 @@ def check_a_step(test, *, writes, reads):
             for i, name in enumerate(names):
                 log_probs = log_softmax(logits_of(i, 0))
                 sampled = np.random.default_rng(i).integers(0, VOCABULARY, LENGTH).astype(np.int32)
-                ids = np.broadcast_to(np.arange(VOCABULARY), log_probs.shape)
-                chosen = np.take_along_axis(log_probs, sampled[:, None], axis=1)[:, 0]
-                record = sis.canonical(ids, log_probs, sampled, chosen, TOP_K)
+                record = record_of(log_probs, sampled, TOP_K)
                 stream.block(name, first_position=0, policy_version=0, **record._asdict())
                 stream.seal(name, length=LENGTH)
     with sis.Client(reads if len(reads) > 1 else reads[0]) as client:

@@ -3,15 +3,12 @@
 import numpy as np
 
 import sis
+from server.testing.random_records import log_softmax
 
 VOCABULARY, TOP_K = 60, 8
 SEQUENCES, LENGTH = 12, 40
 PREFIX_CURVE = (1, 2, 4, TOP_K)
 _ROWS = SEQUENCES * LENGTH
-
-
-def _log_softmax(logits):
-    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
 class TrainingLoad:
@@ -32,7 +29,7 @@ class TrainingLoad:
             **config,
         )
         self._logits = self._rng.normal(0, 2, (_ROWS, VOCABULARY))
-        behaviour = _log_softmax(self._logits).astype(np.float32)
+        behaviour = log_softmax(self._logits)
         tokens = (behaviour + self._rng.gumbel(size=behaviour.shape)).argmax(axis=1)
         ids = np.broadcast_to(np.arange(VOCABULARY), behaviour.shape)
         sampled = behaviour[np.arange(_ROWS), tokens]
@@ -50,7 +47,7 @@ class TrainingLoad:
         """One optimiser step: the policy has moved since the last one. Two tokens are missing, as
         they never came. `shift`: a trainer's mistake, so many rows."""
         self._logits = self._logits + self._rng.normal(0, 0.08, self._logits.shape)
-        current = np.roll(_log_softmax(self._logits).astype(np.float32), shift, axis=0)
+        current = np.roll(log_softmax(self._logits), shift, axis=0)
         slots = np.maximum(self.records.ids, 0)
         rows = np.arange(len(self.records))
         log_probs = np.take_along_axis(current, slots, axis=1)

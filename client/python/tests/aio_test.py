@@ -68,7 +68,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
                 run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
             )
             self.assertEqual(evaluation.accepted.tolist(), [True, False])
-            self.assertEqual((await client.list_steps(run, draws=[1]))[1].totals.accepted, 2)
+            self.assertEqual((await client.list_steps(run, draws=[1]))[1].totals.accepted, 1)
             self.assertEqual((await client.release(run, ["s"])).sequences, 1)
             with self.assertRaises(sis.NotFound):
                 await client.get_run("none")

@@ -7,7 +7,6 @@ import unittest
 import unittest.mock
 
 import grpc
-import numpy as np
 
 import fake_service
 import sis
@@ -19,17 +18,8 @@ TOP_K = 4
 POSITION_BYTES = 4 * TOP_K + 2 + 7
 
 
-def block(sequence="s", first=0, rows=2, seed=0, attempt=0, **changed):
-    rng = np.random.default_rng(seed)
-    log_probs = (-np.sort(rng.exponential(size=(rows, TOP_K)), axis=1) - 1.5).astype(np.float32)
-    ids = np.argsort(rng.random((rows, 32)), axis=1)[:, :TOP_K].astype(np.int32)
-    arrays = dict(
-        sampled_ids=np.ascontiguousarray(ids[:, 1]),
-        sampled_log_probs=np.ascontiguousarray(log_probs[:, 1]),
-        top_k_ids=ids,
-        top_k_log_probs=log_probs,
-    )
-    return sis.Block(sequence, first, 3, attempt=attempt, **{**arrays, **changed})
+def block(sequence="s", first=0, rows=2, seed=0, attempt=0):
+    return sis.Block(sequence, first, 3, attempt=attempt, **fake_service.block_arrays(rows, TOP_K, seed))
 
 
 def one_by_one(stream, entry):

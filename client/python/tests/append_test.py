@@ -20,18 +20,6 @@ TOP_K = 4
 POSITION_BYTES = 4 * TOP_K + 2 + 7
 
 
-def block_arrays(rows, seed=0):
-    rng = np.random.default_rng(seed)
-    log_probs = -np.sort(rng.exponential(size=(rows, TOP_K)), axis=1) - 1.5
-    ids = np.argsort(rng.random((rows, 32)), axis=1)[:, :TOP_K]
-    return {
-        "sampled_ids": ids[:, 1],
-        "sampled_log_probs": log_probs[:, 1].astype(np.float32),
-        "top_k_ids": ids,
-        "top_k_log_probs": log_probs.astype(np.float32),
-    }
-
-
 class AppendTest(fake_service.ServiceTest):
     def setUp(self):
         super().setUp()
@@ -41,7 +29,7 @@ class AppendTest(fake_service.ServiceTest):
         return self.client.append(self.run_, sampling=SAMPLING, worker="worker-0", **options)
 
     def block(self, stream, sequence="s", first=0, rows=2, **options):
-        arrays = block_arrays(rows, seed=first)
+        arrays = fake_service.block_arrays(rows, TOP_K, seed=first)
         stream.block(sequence, first_position=first, policy_version=3, **arrays, **options)
 
     def stored(self, sequence="s", attempt=0):
@@ -153,7 +141,7 @@ class AppendTest(fake_service.ServiceTest):
 
         self.service.refuse = refuse
         with self.append() as stream:
-            stream.block("first", first_position=0, policy_version=3, **block_arrays(4000))
+            stream.block("first", first_position=0, policy_version=3, **fake_service.block_arrays(4000, TOP_K))
             stream.append_many([])
             while not stream._waiting_for_room:
                 time.sleep(0.01)
@@ -259,7 +247,7 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(self.stored(f"s{i}"), list(range(3000)))
 
     def test_shapes_types_and_values_are_checked_before_anything_is_sent(self):
-        good = block_arrays(2)
+        good = fake_service.block_arrays(2, TOP_K)
         wrong = {
             "sampled_log_probs": (np.zeros(3), r"sampled_log_probs has shape \[3\], must be \[2\]"),
             "top_k_ids": (np.zeros((2, 5), int), r"top_k_ids has shape \[2, 5\], must be \[2, 4\]"),

@@ -30,6 +30,17 @@ GAP_REASONS = (
 )
 
 
+def block_arrays(rows, top_k, seed=0):
+    """Arguments of a block of a vocabulary of 32."""
+    rng = np.random.default_rng(seed)
+    log_probs = (-np.sort(rng.exponential(size=(rows, top_k)), axis=1) - 1.5).astype(np.float32)
+    ids = np.argsort(rng.random((rows, 32)), axis=1)[:, :top_k]
+    return {
+        "sampled_ids": ids[:, 1].copy(), "sampled_log_probs": log_probs[:, 1].copy(), "top_k_ids": ids,
+        "top_k_log_probs": log_probs,
+    }  # fmt: skip
+
+
 def part_2(data):
     """A record block in float32 without part 1."""
     header = _blocks.Block(data).header
@@ -63,7 +74,8 @@ class FakeService:
         self.headers = []
         self.batches = []
         self.evaluations = []
-        self.counted = {}
+        # By draw, of any run.
+        self.steps = {}
         # Whether it answers nothing that is about a run.
         self.unavailable = False
 
@@ -138,29 +150,14 @@ class FakeService:
 
     def GetStep(self, request, context):
         self.run_of(request.run, context)
-        counted = self.counted.get((request.run.run_id, request.draw))
-        if not counted:
+        if request.draw not in self.steps:
             context.abort(grpc.StatusCode.NOT_FOUND, f"nothing was counted for draw {request.draw}")
-        return self.step(counted)
+        return self.steps[request.draw]
 
     def ListSteps(self, request, context):
         self.run_of(request.run, context)
-        steps = [
-            pb.ListStepsResponse.Step(draw=draw, step=self.step(counted))
-            for (run_id, draw), counted in self.counted.items()
-            if run_id == request.run.run_id and counted
-        ]
-        if request.HasField("after"):
-            begin = next((i + 1 for i, kept in enumerate(steps) if kept.draw == request.after), 0)
-            steps = steps[begin:]
-        limit = request.limit or 1000
-        return pb.ListStepsResponse(steps=steps[:limit], more=len(steps) > limit)
-
-    @staticmethod
-    def step(counted):
-        return pb.GetStepResponse(
-            totals=pb.Totals(accepted=len(counted)), sequences=len({key[:2] for key in counted})
-        )
+        steps = [pb.ListStepsResponse.Step(draw=draw, step=step) for draw, step in self.steps.items()]
+        return pb.ListStepsResponse(steps=steps)
 
     def Append(self, requests, context):
         header = next(requests).header
@@ -311,14 +308,9 @@ class FakeService:
                 missing=count(pb.DECISION_MISSING),
             )  # fmt: skip
 
-        before = self.counted.setdefault((run.run_id, request.draw), set())
-        count = len(before)
-        for part, length in zip(request.slices, lengths):
-            before.update((part.sequence.id, part.sequence.attempt, part.first_position + i) for i in range(length))
-        run.last_draw = max(run.last_draw, request.draw)
         outputs = set(request.outputs) or {pb.OUTPUT_ACCEPT_BITS}
         response = pb.EvaluateResponse(totals=totals(slice(None)), missing=missing)
-        response.newly_counted = len(before) - count
+        self.steps[request.draw] = pb.GetStepResponse(totals=response.totals, sequences=len(request.slices))
         start = 0
         for length in lengths:
             response.slice_totals.append(totals(slice(start, start + length)))

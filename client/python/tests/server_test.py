@@ -9,6 +9,7 @@ import unittest
 import numpy as np
 
 import sis
+from server.testing import random_records
 from server.testing.live_server import LiveServer
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
@@ -18,16 +19,14 @@ VOCABULARY = 32
 TOP_K = 6
 
 
-def log_softmax(rows, seed, scale=1.0):
-    logits = np.random.default_rng(seed).normal(size=(rows, VOCABULARY)) * scale
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+
+
+def log_softmax(rows, seed):
+    return random_records.log_softmax(np.random.default_rng(seed).normal(size=(rows, VOCABULARY)))
 
 
 def record(values, seed):
-    sampled = (values + np.random.default_rng(seed).gumbel(size=values.shape)).argmax(axis=1)
-    ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
-    sampled_values = np.take_along_axis(values, sampled[:, None], axis=1)[:, 0]
-    return sis.canonical(ids, values, sampled, sampled_values, TOP_K)
+    return random_records.drawn(values, np.random.default_rng(seed), TOP_K)
 
 
 class ServerTest(unittest.TestCase):

@@ -14,6 +14,7 @@ import numpy as np
 from cryptography import x509
 
 import sis
+from server.testing.random_records import log_softmax, record_of
 from server.testing.until import until
 from tests.deploy import one_step
 from tests.deploy.helm import rendered_servers, reset_flood
@@ -26,9 +27,8 @@ TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
 def fill_cache(client):
     """Until sequences make way for others."""
     run = client.create_run("full", seed=1, vocabulary_size=128, top_k=100, evict_unread=True)
-    log_probs = one_step.log_softmax(np.random.default_rng(1).normal(size=(1024, 128)).astype(np.float32))
-    ids, sampled = np.broadcast_to(np.arange(128), log_probs.shape), np.zeros(len(log_probs), np.int32)
-    record = sis.canonical(ids, log_probs, sampled, log_probs[:, 0], 100)
+    log_probs = log_softmax(np.random.default_rng(1).normal(size=(1024, 128)))
+    record = record_of(log_probs, np.zeros(len(log_probs), np.int32), 100)
     appended = 0
     with client.append(run, sampling=sis.Sampling("processed", temperature=1.0), worker="worker") as stream:
         while client.get_run("full").sequences == appended:

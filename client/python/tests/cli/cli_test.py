@@ -19,6 +19,7 @@ from unittest import mock
 
 import numpy as np
 from server.testing.live_server import LiveServer
+from server.testing.random_records import drawn, log_softmax
 
 import sis
 from sis.cli.main import run as sisctl_run
@@ -28,10 +29,6 @@ TEXTS = {"a": 0, "Ġthe": 1, "Ċ": 2, "[b]": 3, **{f"Ġw{i}": i for i in range(4
 HEAVY = ("grpc", "numpy", "pyarrow", "starlette", "uvicorn")
 
 
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
-
-
 def fill(client):
     """A run of five sequences, two of which were evaluated, in draws 1 and 2."""
     run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, task="sums [x]")
@@ -39,10 +36,7 @@ def fill(client):
     values = {name: log_softmax(2 * generator.normal(size=(LENGTH, VOCABULARY))) for name in "abcd"}
     with client.append(run, sampling=sis.Sampling("raw")) as stream:
         for name, behaviour in values.items():
-            sampled = (behaviour + generator.gumbel(size=behaviour.shape)).argmax(axis=1)
-            own = np.take_along_axis(behaviour, sampled[:, None], axis=1)[:, 0]
-            ids = np.broadcast_to(np.arange(VOCABULARY), behaviour.shape)
-            record = sis.canonical(ids, behaviour, sampled, own, TOP_K)._asdict()
+            record = drawn(behaviour, generator, TOP_K)._asdict()
             stream.block(name, first_position=0, policy_version=3, **record)
         stream.seal("a", length=LENGTH)
         for first in (0, 5):  # positions 1 to 4 never come

@@ -9,6 +9,7 @@ import types
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
+from vllm_objects import FlatLogprobs
 
 from sis.engines._adapter import Adapter, Columns
 from sis.engines.llama_cpp import LlamaCppAdapter
@@ -148,17 +149,6 @@ _OF_CHATS = {
 # vLLM in this process.
 
 
-class _Flat:
-    def __init__(self, lists: List[Dict[int, Any]]) -> None:
-        ends = np.cumsum([len(listed) for listed in lists]).tolist()
-        self.start_indices, self.end_indices = [0, *ends[:-1]], ends
-        self.token_ids = [token for listed in lists for token in listed]
-        self.logprobs = [value for listed in lists for value in listed.values()]
-
-    def __len__(self) -> int:
-        return len(self.start_indices)
-
-
 def _in_process(kind: str) -> Callable[[List[Position], Optional[str]], Any]:
     def answer(positions: List[Position], ended: Optional[str]) -> Any:
         lists = [of.tops and {of.token: of.own, **of.tops} for of in positions]
@@ -170,7 +160,7 @@ def _in_process(kind: str) -> Callable[[List[Position], Optional[str]], Any]:
         elif None in lists:
             return None
         elif kind == "flat":
-            told = _Flat(lists)
+            told = FlatLogprobs.of(lists)
         elif any(len(listed) != K + 1 or None in listed.values() for listed in lists):
             return None
         else:
@@ -202,7 +192,7 @@ def _tokens(change: Callable[[List[int]], List[int]]) -> Fault:
 
 def _log_probs(answer: Any, change: Callable[[Any], Any]) -> Any:
     told = answer.logprobs
-    if isinstance(told, _Flat):
+    if isinstance(told, FlatLogprobs):
         made = copy.copy(told)
         for name in ("start_indices", "end_indices"):
             setattr(made, name, change(getattr(told, name)))

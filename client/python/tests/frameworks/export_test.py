@@ -13,6 +13,7 @@ import numpy as np
 import pandas
 import pyarrow.parquet
 from server.testing.live_server import LiveServer, two_replicas
+from server.testing.random_records import drawn, log_softmax, record_of
 
 import sis
 import sis.export
@@ -23,10 +24,6 @@ VOCABULARY, K = 32, 6
 AT_ONCE = 100
 LENGTHS = {"a": 30, "b": 250, "c": 75, "d": 1}
 EVALUATED = ["a", "b"]
-
-
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
 
 
 class ExportTest(unittest.TestCase):
@@ -43,10 +40,7 @@ class ExportTest(unittest.TestCase):
         with cls.client.append(cls.run_, sampling=sis.Sampling("raw")) as stream:
             for version, (name, length) in enumerate(LENGTHS.items()):
                 values = cls.values[name] = log_softmax(2 * generator.normal(size=(length, VOCABULARY)))
-                sampled = (values + generator.gumbel(size=values.shape)).argmax(axis=1)
-                ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
-                own = np.take_along_axis(values, sampled[:, None], axis=1)[:, 0]
-                record = sis.canonical(ids, values, sampled, own, K)
+                record = drawn(values, generator, K)
                 stream.block(name, first_position=0, policy_version=version, **record._asdict())
             one = {key: value[:1] for key, value in record._asdict().items()}
             for position in (0, 8):  # what is between never comes
@@ -95,7 +89,7 @@ class ExportTest(unittest.TestCase):
         client = sis.Client([server.address for server in servers], timeout=5)
         self.addCleanup(client.close)
         run = client.create_run("half", seed=1, vocabulary_size=VOCABULARY, top_k=K)
-        record = sis.canonical(np.arange(VOCABULARY)[None], self.values["d"], [0], self.values["d"][:, 0], K)
+        record = record_of(self.values["d"], np.array([0]), K)
         with client.append(run, sampling=sis.Sampling("raw")) as stream:
             for number in range(16):
                 stream.block(f"s{number}", first_position=0, policy_version=0, **record._asdict())

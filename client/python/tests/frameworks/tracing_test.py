@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider, sampling
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from server.testing.live_server import LiveServer
+from server.testing.random_records import drawn, log_softmax
 
 import sis
 import sis.aio
@@ -20,17 +21,10 @@ LENGTHS = {name: 1 + 7 * i % 50 for i, name in enumerate(string.ascii_lowercase)
 SAMPLING = sis.Sampling("raw")
 
 
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
-
-
 def blocks():
     generator = np.random.default_rng(1)
     for name, length in LENGTHS.items():
-        values = log_softmax(generator.normal(size=(length, VOCABULARY)))
-        sampled = values.argmax(axis=1)
-        ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
-        record = sis.canonical(ids, values, sampled, values.max(axis=1), K)
+        record = drawn(log_softmax(generator.normal(size=(length, VOCABULARY))), generator, K)
         yield sis.Block(name, first_position=0, policy_version=1, **record._asdict())
 
 

@@ -1,11 +1,11 @@
 """Malformed outputs of TRL's engine."""
 
 import asyncio
-import dataclasses
 import math
 import types
 import unittest
-from typing import Any, List
+
+from vllm_objects import FlatLogprobs
 
 import sis
 from sis import MissingReason
@@ -17,27 +17,9 @@ from sis.integrations.trl import SisConfig, _async_rollouts, _capture
 K = 2
 
 
-@dataclasses.dataclass
-class FlatLogprobs:
-    """As vLLM's."""
-
-    start_indices: List[int]
-    end_indices: List[int]
-    token_ids: List[int]
-    logprobs: List[Any]
-    ranks: List[int]
-    decoded_tokens: List[str]
-
-    def __len__(self):
-        return len(self.start_indices)
-
-
 def output(tokens, own):
     """Each position lists the sampled token and two others."""
-    ids = [token for drawn in tokens for token in (drawn, 90, 91)]
-    values = [value for log_prob in own for value in (log_prob, -0.5, -1.5)]
-    starts = list(range(0, len(ids), 3))
-    told = FlatLogprobs(starts, [start + 3 for start in starts], ids, values, [0] * len(ids), [""] * len(ids))
+    told = FlatLogprobs.of([{drawn: log_prob, 90: -0.5, 91: -1.5} for drawn, log_prob in zip(tokens, own)])
     completion = types.SimpleNamespace(token_ids=tokens, logprobs=told, finish_reason="stop")
     return types.SimpleNamespace(outputs=[completion])
 

@@ -36,15 +36,10 @@ class Engine:
         ends = not self.interrupted or length <= BEFORE
         tokens, log_probs = training_worker.draw(self.model, context, length if ends else BEFORE)
         self.drawn_from[tuple(context)] = log_probs
-        flat = FlatLogprobs([], [], [], [], [], [])
-        for token, row in zip(tokens.tolist(), log_probs):
-            flat.start_indices.append(len(flat.token_ids))
-            most_probable = row.topk(sampling_params.logprobs).indices.tolist()
-            listed = [token, *(other for other in most_probable if other != token)]
-            flat.token_ids += listed
-            flat.logprobs += row[listed].tolist()
-            flat.end_indices.append(len(flat.token_ids))
-        flat.ranks = flat.decoded_tokens = [None] * len(flat.token_ids)
+        flat = FlatLogprobs.of([
+            {listed: row[listed].item() for listed in (token, *row.topk(sampling_params.logprobs).indices.tolist())}
+            for token, row in zip(tokens.tolist(), log_probs)
+        ])  # fmt: skip
         completion = types.SimpleNamespace(
             token_ids=tokens.tolist(), logprobs=flat, finish_reason="length" if ends else "abort"
         )

@@ -37,7 +37,7 @@ _ANSWERS = {
 class PlatformCpu(PlatformBase):
     device_name = "cpu"
     vendor_name = "nvidia"
-    device_module = _DEVICE
+    device_module = property(lambda self: _DEVICE)
     locals().update({name: _returns(value) for name, value in _ANSWERS.items()})
 
     def manual_seed(self, seed):

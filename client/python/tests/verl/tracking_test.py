@@ -18,6 +18,7 @@ os.environ.update(
 
 import numpy as np  # noqa: E402
 from server.testing.live_server import LiveServer  # noqa: E402
+from server.testing.random_records import drawn, log_softmax  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 from tokenizers.models import WordLevel  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
@@ -27,10 +28,6 @@ import sis.tracking  # noqa: E402
 
 VOCABULARY, K, LENGTH, GAP = 16, 4, 200, 40
 STEP = 7
-
-
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
 
 
 def text(token_id):
@@ -71,11 +68,7 @@ class TrackingTest(unittest.TestCase):
         cls.addClassCleanup(client.close)
         run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K)
         generator = np.random.default_rng(1)
-        values = log_softmax(2 * generator.normal(size=(LENGTH, VOCABULARY)))
-        sampled = (values + generator.gumbel(size=values.shape)).argmax(axis=1)
-        ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
-        own = np.take_along_axis(values, sampled[:, None], axis=1)[:, 0]
-        record = sis.canonical(ids, values, sampled, own, K)._asdict()
+        record = drawn(log_softmax(2 * generator.normal(size=(LENGTH, VOCABULARY))), generator, K)._asdict()
         with client.append(run, sampling=sis.Sampling("raw")) as stream:
             stream.block("s", first_position=0, policy_version=0, **record)
             one = {name: array[-1:] for name, array in record.items()}

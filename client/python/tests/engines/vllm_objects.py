@@ -1,12 +1,13 @@
-"""Inputs and outputs of vLLM in verl's rollout servers, as far as sis reads them."""
+"""Inputs and outputs of vLLM, as far as sis reads them."""
 
 import copy
 import dataclasses
+import itertools
 
 
 @dataclasses.dataclass
 class FlatLogprobs:
-    """vLLM's, as far as it was recorded."""
+    """vLLM's."""
 
     start_indices: list
     end_indices: list
@@ -17,6 +18,14 @@ class FlatLogprobs:
 
     def __len__(self):
         return len(self.start_indices)
+
+    @classmethod
+    def of(cls, lists):
+        """lists: of each position the log-probs of its tokens, by id, the sampled one first."""
+        ends = list(itertools.accumulate(map(len, lists)))
+        ids = [token for listed in lists for token in listed]
+        values = [value for listed in lists for value in listed.values()]
+        return cls([0, *ends[:-1]], ends, ids, values, [None] * len(ids), [None] * len(ids))
 
 
 @dataclasses.dataclass
