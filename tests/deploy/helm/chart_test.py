@@ -41,36 +41,17 @@ class ChartTest(unittest.TestCase):
         assert installed.returncode == 0, installed.stderr
 
     def check(self, program):
-        checked = run_command(self.python, FOLDER / program, "-v")
+        checked = run_command(self.python, program, "-v")
         # Helm tells of every symbolic link. Bazel makes one of each file: thousands of lines, below
         # which nobody, and not Bazel either, would show what failed.
         said = re.sub(r"\S+ \S+ INFO found symbolic link in path.*\n", "", checked.stdout + checked.stderr)
         sys.stderr.write(said)
         self.assertEqual(checked.returncode, 0)
 
-    def test_objects(self):
-        self.check("chart_checks.py")
-
-    def test_values(self):
-        self.check("values_checks.py")
-
-    def test_values_that_are_passed_on(self):
-        self.check("passed_on_checks.py")
-
-    def test_flags(self):
-        self.check("flags_checks.py")
-
-    def test_network(self):
-        self.check("network_checks.py")
-
-    def test_workloads(self):
-        self.check("workload_checks.py")
-
-    def test_monitoring(self):
-        self.check("monitoring_checks.py")
-
-    def test_servers(self):
-        self.check("servers_checks.py")
+    def test_checks(self):
+        for program in sorted(FOLDER.glob("*_checks.py")):
+            with self.subTest(program.name):
+                self.check(program)
 
 
 if __name__ == "__main__":
