@@ -2,7 +2,6 @@
 
 import csv
 import datetime
-import importlib.util
 import io
 import json
 import pathlib
@@ -322,37 +321,28 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
 
     def test_a_run_is_diagnosed_in_the_words_of_sisctl(self):
-        server, client = self.server, self.client
-        TrainingLoad(client, "small").step(1)
-        load = TrainingLoad(client, "shifted")
+        load = TrainingLoad(self.client, "shifted")
         for draw in range(4):
             load.step(draw, shift=1)
-        client.create_run("empty", seed=1, vocabulary_size=10, top_k=2)
-        for run in ("small", "shifted"):
-            command = [SISCTL, "diagnose", run, f"--server={server.address}"]
-            result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            self.assertEqual(result.returncode, 3, result.stdout)
-            report = json.loads(subprocess.run([*command, "--output=json"], capture_output=True, timeout=60).stdout)
-            self.open(f"/run/{run}")
-            self.browser.element(".diagnosis button").click()
-            self.browser.wait_for_text(report["verdict"][0], ".diagnosis")
-            self.browser.run("document.querySelector('.diagnosis details').open = true")
-            said = self.browser.text(".diagnosis")
-            for sentence in report["verdict"]:
-                self.assertIn(sentence, said)
-                self.assertIn(sentence, result.stdout)
-            page = self.browser.text("main")
-            for finding in report["findings"]:
-                self.assertEqual(page.count(finding["reason"]), 1, "said once, not twice")
-                self.assertIn(finding["action"], page)
-            self.assertIn(report["ages"]["text"], said)
-            self.assertIn(report["ages"]["text"], result.stdout)
-            self.assertEqual([limit["max_staleness"] for limit in report["ages"]["limits"]], [None, 2, 1])
-            self.assertRegex(said, r"none\s+0\.0%\s")
-            self.assertRegex(said, r"1\s+66\.7%\s")
-            words = {"fault": "✖ fault", "clear": "✓ ok", "untested": "– not asked"}
-            for check in report["checks"]:
-                self.assertIn(f"{words[check['outcome']]}: {check['question']}", said)
+        self.client.create_run("empty", seed=1, vocabulary_size=10, top_k=2)
+        command = [SISCTL, "diagnose", "shifted", f"--server={self.server.address}", "--output=json"]
+        report = json.loads(subprocess.run(command, capture_output=True, timeout=60).stdout)
+        self.open("/run/shifted")
+        self.browser.element(".diagnosis button").click()
+        self.browser.wait_for_text(report["verdict"][0], ".diagnosis")
+        self.browser.run("document.querySelector('.diagnosis details').open = true")
+        said, page = self.browser.text(".diagnosis"), self.browser.text("main")
+        for sentence in (*report["verdict"], report["ages"]["text"]):
+            self.assertIn(sentence, said)
+        for finding in report["findings"]:
+            self.assertEqual(page.count(finding["reason"]), 1, "said once, not twice")
+            self.assertIn(finding["action"], page)
+        self.assertEqual([limit["max_staleness"] for limit in report["ages"]["limits"]], [None, 2, 1])
+        self.assertRegex(said, r"none\s+0\.0%\s")
+        self.assertRegex(said, r"1\s+66\.7%\s")
+        words = {"fault": "✖ fault", "clear": "✓ ok", "untested": "– not asked"}
+        for check in report["checks"]:
+            self.assertIn(f"{words[check['outcome']]}: {check['question']}", said)
         self.assert_fits()
         self.assertEqual(self.browser.problems(), [])
         self.open("/run/empty")
@@ -670,9 +660,6 @@ class PageTest(unittest.TestCase):
         rows = list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
         self.assertEqual(len(rows), len(load.records))
         self.assertEqual({row["sequence"] for row in rows}, set(load.names))
-        if importlib.util.find_spec("pyarrow") is None:
-            self.browser.element("[aria-label='Export as Parquet']").click()
-            self.browser.wait_for_text("No export: export to Parquet needs pyarrow", ".export")
 
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         load = TrainingLoad(self.client, "curved")
