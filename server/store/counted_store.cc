@@ -57,18 +57,12 @@ auto CountedStore::Counted(const char* operation, const Call& call) {
   return result;
 }
 
-absl::Status CountedStore::Put(const SequenceIdentity& sequence, std::span<const StoredPart> parts,
-                               absl::Time expires) {
-  absl::Status put = Counted("put", [&] { return store_->Put(sequence, parts, expires); });
-  if (put.ok()) written_bytes_.Increment(BytesOf(parts));
+absl::StatusOr<uint64_t> CountedStore::Put(const SequenceIdentity& sequence,
+                                           const SequenceChange& change) {
+  const char* const operation = change.removed.empty() ? "put" : "merge";
+  absl::StatusOr<uint64_t> put = Counted(operation, [&] { return store_->Put(sequence, change); });
+  if (put.ok()) written_bytes_.Increment(BytesOf(change.added));
   return put;
-}
-
-absl::Status CountedStore::Merge(const SequenceIdentity& sequence,
-                                 std::span<const StoredPart> blocks, absl::Time expires) {
-  absl::Status merged = Counted("merge", [&] { return store_->Merge(sequence, blocks, expires); });
-  if (merged.ok()) written_bytes_.Increment(BytesOf(blocks));
-  return merged;
 }
 
 absl::StatusOr<StoredSequence> CountedStore::Load(const SequenceIdentity& sequence) {

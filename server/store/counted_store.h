@@ -27,10 +27,8 @@ class CountedStore final : public Store {
 
   bool shared() const override { return store_->shared(); }
   absl::Status CanPut() override { return store_->CanPut(); }
-  absl::Status Put(const SequenceIdentity& sequence, std::span<const StoredPart> parts,
-                   absl::Time expires) override;
-  absl::Status Merge(const SequenceIdentity& sequence, std::span<const StoredPart> blocks,
-                     absl::Time expires) override;
+  absl::StatusOr<uint64_t> Put(const SequenceIdentity& sequence,
+                               const SequenceChange& change) override;
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override;
   absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override;
   absl::StatusOr<std::vector<std::string>> ExchangeNews(std::span<const std::string> news) override;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,13 +19,11 @@ namespace sis {
 // only threads that may wait may take it.
 struct SequenceParts final : BackingStore::Attachment {
   Mutex writing;
-  // The first positions of the stored blocks, as far as this server knows, in order.
-  std::vector<uint32_t> stored_blocks ABSL_GUARDED_BY(writing);
+  // First position and number of positions of the stored blocks of `revision`.
+  std::map<uint32_t, uint32_t> stored_blocks ABSL_GUARDED_BY(writing);
   // Positions in small blocks that were stored since the last merge.
   uint32_t small_positions ABSL_GUARDED_BY(writing) = 0;
-  // True if the store may have parts that memory doesn't. Then it is read before the next write.
-  bool look_first ABSL_GUARDED_BY(writing) = true;
-  // Store::Revision of the stored parts that memory has, in a shared store.
+  // Store::Revision of the stored parts that memory has.
   uint64_t revision ABSL_GUARDED_BY(writing) = 0;
   // True if another server may have released or sealed the sequence: the next read asks the store.
   std::atomic<bool> changed_elsewhere = false;

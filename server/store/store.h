@@ -1,7 +1,7 @@
 // The interface of durable stores of sequences, runs, and totals of steps.
 //
-// A stored sequence is a set of parts: immutable blocks, which don't overlap, gaps, and at most one
-// seal. The order of writes doesn't matter.
+// A stored sequence is a set of parts: blocks, gaps, and at most one seal. A store knows nothing
+// about them: whoever changes a sequence must know its parts, which the revision proves.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ struct SequenceIdentity {
 std::string ToString(const SequenceIdentity& sequence);
 
 struct StoredPart {
-  enum class Kind : uint8_t { kBlock = 1, kGap = 2, kSeal = 3 };
+  // In the order of loading.
+  enum class Kind : char { kGap = 'g', kBlock = 'r', kSeal = 's' };
   Kind kind = Kind::kBlock;
   // The first position of a block or gap; the length of a seal.
   uint32_t position = 0;
@@ -47,12 +48,23 @@ struct StoredPart {
 };
 
 struct StoredSequence {
-  // Gaps first, then blocks by position, then the seal.
+  // Gaps first, then blocks by position, then the seal, then gaps (CORRUPT) for damaged blocks.
   std::vector<StoredPart> parts = {};
   // Set, with no parts, if the sequence was dropped: a v1::MissingReason.
   std::optional<uint8_t> dropped = {};
   // Store::Revision of these parts.
   uint64_t revision = 0;
+};
+
+struct SequenceChange {
+  // Store::Revision of the parts that the change is made to.
+  uint64_t revision = 0;
+  // A part replaces the stored part of the same kind, position and count.
+  std::span<const StoredPart> added;
+  // Parts that go, whose bytes are not used.
+  std::span<const StoredPart> removed = {};
+  // The sequence is kept at least until then.
+  absl::Time expires;
 };
 
 struct DroppedSequence {
@@ -99,25 +111,16 @@ class Store {
   // accepts parts again only after such a call.
   virtual absl::Status CanPut() = 0;
 
-  // Writes parts of one sequence, all or none, and keeps the sequence at least until `expires`.
-  // Stored blocks and gaps stay; a seal replaces an earlier one. Returns AlreadyExists if a block
-  // overlaps a stored block with other bytes: then Load the sequence, and put only new positions.
-  // Returns FailedPrecondition if the sequence was dropped, or is sealed at another length.
-  virtual absl::Status Put(const SequenceIdentity& sequence, std::span<const StoredPart> parts,
-                           absl::Time expires) = 0;
-
-  // Writes blocks, all or none. Each replaces the stored blocks inside its range. Returns
-  // AlreadyExists if a stored block is partly inside, FailedPrecondition if the sequence was
-  // dropped.
-  virtual absl::Status Merge(const SequenceIdentity& sequence, std::span<const StoredPart> blocks,
-                             absl::Time expires) = 0;
+  // Changes a sequence, completely or not at all. Returns its new revision. Returns Aborted if the
+  // revision is another: then Load the sequence, and put what is still new.
+  virtual absl::StatusOr<uint64_t> Put(const SequenceIdentity& sequence,
+                                       const SequenceChange& change) = 0;
 
   // Returns NotFound if nothing is stored.
   virtual absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) = 0;
 
-  // For a shared store. Returns a number that changes whenever the sequence does; 0 if nothing is
-  // stored.
-  virtual absl::StatusOr<uint64_t> Revision(const SequenceIdentity&) { return 0; }
+  // Returns a number that changes whenever the sequence does; 0 if nothing is stored.
+  virtual absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) = 0;
   // For a shared store. Sends news to all servers, and returns what all, including this one, have
   // sent since the last call. The first call may return older news. A server that does not call for
   // many seconds may miss some.
@@ -125,8 +128,8 @@ class Store {
     return std::vector<std::string>();
   }
 
-  // Removes all parts of the sequences, and keeps the reasons until `expires`. Until then nothing
-  // can be written to the sequences. The first reason of a sequence stays. Returns true for each
+  // Removes all parts of the sequences, and keeps the reasons until `expires`. The first reason of
+  // a sequence stays. Returns true for each
   // sequence that had parts. After an error some may have been dropped.
   virtual absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                                  absl::Time expires) = 0;

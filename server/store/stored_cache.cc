@@ -46,6 +46,7 @@ MissingReason ReasonOf(const absl::Status& status) {
   }
 }
 
+// Returns true if a stored part contradicts memory.
 bool IsConflict(const absl::Status& status) {
   return absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status);
 }
@@ -85,12 +86,12 @@ std::optional<SequenceIdentity> ParseNews(uint64_t self, std::string_view news) 
   return sequence;
 }
 
-std::vector<uint32_t> BlocksOf(const StoredSequence& stored) {
-  std::vector<uint32_t> positions;
+std::map<uint32_t, uint32_t> BlocksOf(const StoredSequence& stored) {
+  std::map<uint32_t, uint32_t> blocks;
   for (const StoredPart& part : stored.parts) {
-    if (part.kind == StoredPart::Kind::kBlock) positions.push_back(part.position);
+    if (part.kind == StoredPart::Kind::kBlock) blocks[part.position] = part.count;
   }
-  return positions;
+  return blocks;
 }
 
 }  // namespace
@@ -103,15 +104,6 @@ StoredCache::StoredCache(Store& store, RunRegistry& registry, Clock clock)
       behind_(1) {}
 
 StoredCache::~StoredCache() { RetryDropsBehind(); }
-
-std::unique_ptr<BackingStore::Attachment> StoredCache::Attach() {
-  auto parts = std::make_unique<SequenceParts>();
-  // A new sequence may have been stored and evicted after its creator read the store. A shared
-  // store is read at every Find anyway.
-  WriterLock writing(parts->writing);
-  parts->look_first = !store_.shared();
-  return parts;
-}
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
   // The time to live begins at the last use, which the store doesn't see. So the store keeps
@@ -215,7 +207,6 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
     WriterLock writing(parts.writing);
     parts.stored_blocks = BlocksOf(*stored);
     parts.revision = stored->revision;
-    parts.look_first = false;
   }
   return run.Adopt(name, *std::move(held));
 }
@@ -239,7 +230,8 @@ absl::Status StoredCache::TakeInStored(Run& run, const SequenceName& name, Seque
   const SequenceIdentity identity = IdentityOf(run, name);
   const absl::StatusOr<StoredSequence> stored = store_.Load(identity);
   if (absl::IsNotFound(stored.status())) {
-    parts.look_first = false;
+    parts.stored_blocks.clear();
+    parts.revision = 0;
     return absl::OkStatus();
   }
   if (!stored.ok()) return stored.status();
@@ -264,31 +256,15 @@ absl::Status StoredCache::TakeInStored(Run& run, const SequenceName& name, Seque
   parts.unwritten = std::move(unwritten);
   parts.stored_blocks = BlocksOf(*stored);
   parts.revision = stored->revision;
-  parts.look_first = false;
   return absl::OkStatus();
 }
 
 // --- Writing -----------------------------------------------------------------------------------
 
-void StoredCache::NoteStored(const StoredPart& part, SequenceParts& parts) {
-  if (part.kind != StoredPart::Kind::kBlock) return;
-  auto& blocks = parts.stored_blocks;
-  blocks.insert(std::ranges::upper_bound(blocks, part.position), part.position);
-  if (part.count < Sequence::kSmallPositions) parts.small_positions += part.count;
-}
-
 absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& sequence) {
   SequenceParts& parts = PartsOf(sequence);
   WriterLock writing(parts.writing);
-  const auto nothing_unwritten = [&] {
-    ReaderLock order(parts.order);
-    return parts.unwritten.empty();
-  };
-  for (int conflicts = 0; !nothing_unwritten();) {
-    if (parts.look_first) {
-      absl::Status taken = TakeInStored(run, name, sequence, parts);
-      if (!taken.ok()) return taken;
-    }
+  for (int conflicts = 0;;) {
     std::vector<StoredPart> written;
     {
       WriterLock order(parts.order);
@@ -298,11 +274,16 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
       parts.unwritten.erase(begin, end);
     }
     if (written.empty()) break;
-    const absl::Status status = store_.Put(IdentityOf(run, name), written, ExpiryOf(run));
-    if (status.ok()) {
+    const absl::StatusOr<uint64_t> put =
+        store_.Put(IdentityOf(run, name),
+                   {.revision = parts.revision, .added = written, .expires = ExpiryOf(run)});
+    if (put.ok()) {
+      parts.revision = *put;
       for (const StoredPart& part : written) {
-        NoteStored(part, parts);
         if (part.kind == StoredPart::Kind::kSeal) NoteNews(IdentityOf(run, name));
+        if (part.kind != StoredPart::Kind::kBlock) continue;
+        parts.stored_blocks[part.position] = part.count;
+        if (part.count < Sequence::kSmallPositions) parts.small_positions += part.count;
       }
       continue;
     }
@@ -311,10 +292,11 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
       parts.unwritten.insert(parts.unwritten.begin(), std::make_move_iterator(written.begin()),
                              std::make_move_iterator(written.end()));
     }
-    parts.look_first = true;
-    if (absl::IsFailedPrecondition(status)) run.Forget(name, &sequence);
-    if (!absl::IsAlreadyExists(status)) return status;
-    if (++conflicts == kMaxConflicts) return absl::UnavailableError(status.message());
+    if (!absl::IsAborted(put.status())) return put.status();
+    // Another server has changed the sequence, or an earlier call did that failed.
+    if (++conflicts == kMaxConflicts) return absl::UnavailableError(put.status().message());
+    absl::Status taken = TakeInStored(run, name, sequence, parts);
+    if (!taken.ok()) return taken;
   }
   if (parts.small_positions >= Sequence::kSmallPositions) {
     Merge(run, name, sequence, parts, Sequence::kSmallPositions);
@@ -351,12 +333,26 @@ void StoredCache::Merge(const Run& run, const SequenceName& name, const Sequence
   for (std::span<const StoredPart> rest = merged; !rest.empty();) {
     const auto blocks = rest.first(std::min(std::ssize(rest), kPartsAtOnce));
     rest = rest.subspan(blocks.size());
-    if (!store_.Merge(IdentityOf(run, name), blocks, ExpiryOf(run)).ok()) return;
+    std::map<uint32_t, uint32_t> stored = parts.stored_blocks;
+    std::vector<StoredPart> removed;
     for (const StoredPart& block : blocks) {
-      auto& stored = parts.stored_blocks;
-      stored.erase(std::ranges::upper_bound(stored, block.position),
-                   std::ranges::lower_bound(stored, block.position + block.count));
+      const uint32_t end = block.position + block.count;
+      for (auto it = stored.lower_bound(block.position); it != stored.end() && it->first < end;) {
+        // A block that is only partly inside stays.
+        if (it->first + it->second > end) break;
+        removed.push_back({.position = it->first, .count = it->second});
+        it = stored.erase(it);
+      }
     }
+    for (const StoredPart& block : blocks) stored[block.position] = block.count;
+    const absl::StatusOr<uint64_t> put =
+        store_.Put(IdentityOf(run, name), {.revision = parts.revision,
+                                           .added = blocks,
+                                           .removed = removed,
+                                           .expires = ExpiryOf(run)});
+    if (!put.ok()) return;
+    parts.revision = *put;
+    parts.stored_blocks = std::move(stored);
   }
 }
 

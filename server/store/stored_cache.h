@@ -38,7 +38,7 @@ class StoredCache final : public BackingStore {
   absl::Time now() const { return clock_(); }
 
   bool shared() const override { return store_.shared(); }
-  std::unique_ptr<Attachment> Attach() override;
+  std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceParts>(); }
   // Includes everything that other servers have stored until now.
   Run::Found Find(Run& run, const SequenceName& name) override;
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
@@ -79,8 +79,6 @@ class StoredCache final : public BackingStore {
   bool MakeRoom(Run& run, int64_t bytes);
   // Adds a stored part to memory. Makes room if necessary.
   absl::Status Apply(Run& run, Sequence& sequence, const StoredPart& part);
-  static void NoteStored(const StoredPart& part, SequenceParts& parts)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
   // Adds the stored parts to memory, and removes them from the unwritten ones. `parts` belongs to
   // the sequence. Errors as in Write.
   absl::Status TakeInStored(Run& run, const SequenceName& name, Sequence& sequence,

@@ -37,13 +37,16 @@ absl::Status ApplyBlock(const StoredPart& part, const RunConfig& config, Sequenc
 absl::Status ApplyGap(const StoredPart& part, Sequence& sequence, int64_t& bytes_short) {
   const bool is_one = part.bytes.size() == 1;
   const auto reason = static_cast<MissingReason>(is_one ? part.bytes[0] : 0);
-  if (part.count == 0 || part.count > UINT32_MAX - part.position || !IsReasonOfGap(reason)) {
+  const bool is_corrupt = reason == MissingReason::kCorrupt;
+  if (part.count == 0 || part.count > UINT32_MAX - part.position ||
+      (!IsReasonOfGap(reason) && !is_corrupt)) {
     return absl::DataLossError(
         absl::StrCat("a stored gap at position ", part.position, " has no such length or reason"));
   }
   absl::Status status = sequence.AppendGap({part.position, part.count, reason}).status();
   if (absl::IsResourceExhausted(status)) bytes_short = Sequence::kGapBytes;
-  return status;
+  // Memory may have what is damaged in the store.
+  return is_corrupt && absl::IsAlreadyExists(status) ? absl::OkStatus() : status;
 }
 
 }  // namespace
@@ -104,15 +107,15 @@ std::vector<StoredPart> NewParts(const StoredPart& part, std::span<const StoredP
   return parts;
 }
 
-std::vector<StoredPart> MergedBlocks(const Sequence& sequence, std::span<const uint32_t> stored,
-                                     uint32_t least) {
+std::vector<StoredPart> MergedBlocks(const Sequence& sequence,
+                                     const std::map<uint32_t, uint32_t>& stored, uint32_t least) {
   std::vector<StoredPart> blocks;
   const Sequence::Reader reader(sequence);
   const uint32_t length = reader.committed_length();
   reader.ForEachPiece(0, length, [&](const Sequence::Reader::Piece& piece) {
     if (piece.block == nullptr || piece.count < least) return;
-    const auto inside = std::ranges::upper_bound(stored, piece.first_position);
-    if (inside == stored.end() || *inside >= piece.block->end()) return;
+    const auto inside = stored.upper_bound(piece.first_position);
+    if (inside == stored.end() || inside->first >= piece.block->end()) return;
     if (!piece.block->Check().ok()) return;
     blocks.push_back(BlockPart(piece.block->view(), 0, piece.count));
   });

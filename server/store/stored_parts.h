@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,8 +32,8 @@ absl::Status ApplyPart(const StoredPart& part, const RunConfig& config, Sequence
 std::vector<StoredPart> NewParts(const StoredPart& part, std::span<const StoredPart> stored);
 
 // Returns the blocks in memory that replace several stored blocks, without blocks of fewer than
-// `least` positions. `stored` has the first positions of the stored blocks.
-std::vector<StoredPart> MergedBlocks(const Sequence& sequence, std::span<const uint32_t> stored,
-                                     uint32_t least);
+// `least` positions. `stored` has the first positions of the stored blocks as keys.
+std::vector<StoredPart> MergedBlocks(const Sequence& sequence,
+                                     const std::map<uint32_t, uint32_t>& stored, uint32_t least);
 
 }  // namespace sis

@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/store/open_store.h"
 #include "server/store/rocksdb/database.h"
-#include "server/store/rocksdb/item.h"
 
 namespace sis {
 
@@ -41,21 +41,24 @@ class RocksDbBacking {
     EXPECT_TRUE(database->Open().ok());
     return database;
   }
-  // Writes any value.
-  void PutRaw(const std::string& key, const std::string& value) {
+  // Returns the number of stored fields of hashes with this prefix.
+  int CountItems(const std::string& prefix) {
+    int items = 0;
+    EXPECT_TRUE(OpenDatabase()
+                    ->ForEach(prefix, [&](std::string_view, absl::string_view) { ++items; })
+                    .ok());
+    return items;
+  }
+  // Replaces a stored field by any bytes.
+  void PutRaw(std::string_view hash, std::string_view field, std::string_view payload) {
+    const std::string key = std::string(hash).append("/").append(field);
     EXPECT_TRUE(OpenDatabase()
                     ->Write(RocksDbDatabase::Room::kToAdd,
                             [&](RocksDbDatabase::Batch& batch) {
-                              batch.Put(key, value);
+                              batch.Put(key, absl::InfiniteFuture(), payload);
                               return absl::OkStatus();
                             })
                     .ok());
-  }
-  // Flips one bit of a stored value.
-  void Damage(const std::string& key, size_t byte) {
-    std::string value = *OpenDatabase()->Get(key);
-    value[byte % value.size()] ^= 0x10;
-    PutRaw(key, value);
   }
 
  private:

@@ -39,14 +39,11 @@ class FaultyStore final : public Store {
 
   bool shared() const override { return store_->shared(); }
   absl::Status CanPut() override { return CanWrite(); }
-  absl::Status Put(const SequenceIdentity& sequence, std::span<const StoredPart> parts,
-                   absl::Time expires) override {
-    const absl::Status status = Write([&] { return store_->Put(sequence, parts, expires); });
-    return faults_.fault == Fault::kAnswersLost ? NoAnswer() : status;
-  }
-  absl::Status Merge(const SequenceIdentity& sequence, std::span<const StoredPart> blocks,
-                     absl::Time expires) override {
-    return Write([&] { return store_->Merge(sequence, blocks, expires); });
+  absl::StatusOr<uint64_t> Put(const SequenceIdentity& sequence,
+                               const SequenceChange& change) override {
+    const absl::StatusOr<uint64_t> put = Write([&] { return store_->Put(sequence, change); });
+    if (faults_.fault == Fault::kAnswersLost) return NoAnswer();
+    return put;
   }
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
     absl::SleepFor(faults_.slowness);

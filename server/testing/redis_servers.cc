@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -61,6 +62,7 @@ RedisServers::RedisServers(Options options) : RedisServers(0, 0, std::move(optio
 
 RedisServers::RedisServers(int primaries, int replicas, Options options)
     : options_(std::move(options)) {
+  signal(SIGPIPE, SIG_IGN);
   if (mkdtemp(folder_.data()) == nullptr) Fail("no folder");
   const bool cluster = primaries > 0;
   if (cluster) {

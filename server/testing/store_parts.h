@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -23,14 +24,17 @@ inline StoredPart Seal(uint32_t length, std::string annotation = "") {
   return {StoredPart::Kind::kSeal, length, 0, std::move(annotation)};
 }
 
+// Puts parts whatever is stored.
+inline absl::Status PutParts(Store& store, const SequenceIdentity& sequence,
+                             std::span<const StoredPart> parts,
+                             absl::Time expires = absl::InfiniteFuture()) {
+  const absl::StatusOr<uint64_t> revision = store.Revision(sequence);
+  if (!revision.ok()) return revision.status();
+  return store.Put(sequence, {.revision = *revision, .added = parts, .expires = expires}).status();
+}
 inline absl::Status PutOne(Store& store, const SequenceIdentity& sequence, const StoredPart& part,
                            absl::Time expires = absl::InfiniteFuture()) {
-  return store.Put(sequence, {&part, 1}, expires);
-}
-
-inline absl::Status MergeOne(Store& store, const SequenceIdentity& sequence,
-                             const StoredPart& block) {
-  return store.Merge(sequence, {&block, 1}, absl::InfiniteFuture());
+  return PutParts(store, sequence, {&part, 1}, expires);
 }
 
 // Returns true if the sequence had parts.

@@ -1,14 +1,13 @@
-// Any bytes as a stored item or its payload give an error, or a value that encodes to exactly these
-// bytes. A part is applied to a sequence completely or not at all.
+// A stored part of any kind and bytes is applied to a sequence completely or not at all.
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "kernels/block/block.h"
-#include "server/store/rocksdb/item.h"
 #include "server/store/stored_parts.h"
 
 namespace sis {
@@ -36,36 +35,23 @@ void Apply(const StoredPart& part) {
   if (!status.ok()) Require(budget.used() == Sequence::kBaseBytes && !status.message().empty());
 }
 
-void ParsePayload(std::string_view payload) {
-  if (const auto run = ParseRun(payload); run.ok()) Require(EncodeRun(*run) == payload);
-  auto part = ParsePart(payload);
-  if (!part.ok()) return Require(absl::IsDataLoss(part.status()));
-  Require(EncodePart(*part) == payload);
-  Apply(*part);
+// A kind, position and count, and then the part's bytes.
+void ApplyAny(std::string_view input) {
+  constexpr StoredPart::Kind kKinds[] = {StoredPart::Kind::kSeal, StoredPart::Kind::kBlock,
+                                         StoredPart::Kind::kGap};
+  uint32_t range[2] = {};
+  if (input.size() < 1 + sizeof(range)) return;
+  std::memcpy(range, input.data() + 1, sizeof(range));
+  StoredPart part{.kind = kKinds[static_cast<uint8_t>(input[0]) % 3],
+                  .position = range[0],
+                  .count = range[1],
+                  .bytes = std::string(input.substr(1 + sizeof(range)))};
+  Apply(part);
   // Under right checksums: what lies behind the checksums is reached.
-  const std::span<char> block(part->bytes);
+  const std::span<char> block(part.bytes);
   if (!OpenBlock(std::as_bytes(block), /*checksums=*/false).ok()) return;
   SealBlock(std::as_writable_bytes(block));
-  Apply(*part);
-}
-
-void ParseItem(std::string_view item) {
-  // The checksum would stop almost every input, so the payload is parsed without it as well.
-  const std::string key = PartKey(SequencePrefix({"run", 1, "a", 0}), {.position = 5});
-  const std::string wrapped = WrapItem(key, absl::InfiniteFuture(), item);
-  Require(*UnwrapItem(key, wrapped) == item);
-  std::string damaged = wrapped;
-  const size_t byte = item.empty() ? 0 : static_cast<uint8_t>(item[0]) % damaged.size();
-  damaged[byte] ^= 1;
-  Require(absl::IsDataLoss(UnwrapItem(key, damaged).status()));
-  Require(absl::IsDataLoss(UnwrapItem(key + "x", wrapped).status()));
-  ItemExpires(item);
-}
-
-void ParseKey(std::string_view key) {
-  const auto incarnation = IncarnationOfKey(key);
-  if (!incarnation.has_value()) return;
-  Require(key.starts_with(IncarnationPrefix(incarnation->first, incarnation->second)));
+  Apply(part);
 }
 
 }  // namespace
@@ -74,8 +60,6 @@ void ParseKey(std::string_view key) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A copy of exactly this size lets a sanitizer see a read beyond its end.
   const std::string copy(reinterpret_cast<const char*>(data), size);
-  sis::ParsePayload(copy);
-  sis::ParseItem(copy);
-  sis::ParseKey(copy);
+  sis::ApplyAny(copy);
   return 0;
 }

@@ -156,7 +156,8 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   disk.faults.fault = Fault::kNone;
   EXPECT_NE(DigestAt(life.Find("evicted"), 0, 10), 0);
   const StoredPart part{StoredPart::Kind::kBlock, 0, 1, "rows"};
-  ASSERT_TRUE(disk.store->Put({"run", 1, "no block", 0}, {&part, 1}, absl::InfiniteFuture()).ok());
+  const SequenceChange change{.added = {&part, 1}, .expires = absl::InfiniteFuture()};
+  ASSERT_TRUE(disk.store->Put({"run", 1, "no block", 0}, change).ok());
   EXPECT_EQ(life.Find("no block"), Run::Found(MissingReason::kCorrupt));
 }
 

@@ -1,6 +1,8 @@
 // A connection to one node of Redis, with or without TLS.
 #pragma once
 
+#include <openssl/bio.h>
+
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -14,25 +16,20 @@
 #include "server/store/redis/redis_address.h"
 #include "server/store/redis/redis_reply.h"
 
-struct ssl_st;
-
 namespace sis {
 
 // Returns the bytes that a client sends for a command.
 std::string FormatRedisCommand(const std::vector<absl::string_view>& arguments);
 
 // For one thread at a time. All deadlines are of SteadyNow(); no peer makes a call last longer.
-// After an error the connection is useless, as a reply may be under way. With TLS the process must
-// ignore SIGPIPE.
+// After an error the connection is useless, as a reply may be under way. The process must ignore
+// SIGPIPE.
 class RedisConnection {
  public:
   // Connects, verifies the node's certificate, authenticates and selects the database.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisNode& node,
                                                                const RedisAddress& address,
                                                                absl::Time deadline);
-  ~RedisConnection();
-  RedisConnection(const RedisConnection&) = delete;
-  RedisConnection& operator=(const RedisConnection&) = delete;
 
   // Returns true if the node has neither closed the connection nor sent anything unasked.
   bool IsQuiet() const;
@@ -42,16 +39,18 @@ class RedisConnection {
   absl::StatusOr<RedisReply> Receive(size_t max_bytes, absl::Time deadline);
 
  private:
-  explicit RedisConnection(int descriptor) : descriptor_(descriptor) {}
-
-  absl::Status StartTls(const RedisNode& node, const RedisAddress& address, absl::Time deadline);
+  static absl::StatusOr<std::unique_ptr<RedisConnection>> OpenNow(const RedisNode& node,
+                                                                  const RedisAddress& address,
+                                                                  absl::Time deadline);
+  absl::Status StartTls(const RedisNode& node, const RedisAddress& address);
   absl::Status Authenticate(const RedisAddress& address, absl::Time deadline);
-  // Calls `step`, which works like recv or like SSL_read, until it moves bytes. Returns how many.
+  // Calls `step`, which works like BIO_read, until it moves bytes. Returns how many.
   template <typename Step>
-  absl::StatusOr<size_t> Move(short events, absl::Time deadline, const Step& step);
+  absl::StatusOr<size_t> Move(absl::Time deadline, const Step& step);
 
-  const int descriptor_;
-  ssl_st* tls_ = nullptr;
+  // A socket, with TLS in front of it.
+  std::unique_ptr<BIO, decltype(&BIO_free_all)> bio_{nullptr, BIO_free_all};
+  std::string name_ = "";  // before the errors of OpenSSL
   RedisReplyReader replies_;
 };
 

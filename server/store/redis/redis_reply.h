@@ -1,17 +1,14 @@
-// Replies of Redis, as hiredis parses them.
+// Replies of Redis in the protocol RESP2.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-
-struct redisReader;
 
 namespace sis {
 
@@ -24,35 +21,27 @@ struct RedisReply {
   std::string text = {};
   std::vector<RedisReply> elements = {};
 
-  bool is_text() const { return kind == Kind::kText; }
   bool is_array() const { return kind == Kind::kArray; }
   bool is_integer() const { return kind == Kind::kInteger; }
   bool is_error() const { return kind == Kind::kError; }
 };
 
-// Parses a stream of replies. After an error the stream is useless.
+// Reads a stream of replies. After an error the stream is useless.
 class RedisReplyReader {
  public:
-  RedisReplyReader();
-  ~RedisReplyReader();
-  RedisReplyReader(const RedisReplyReader&) = delete;
-  RedisReplyReader& operator=(const RedisReplyReader&) = delete;
+  // Appends received bytes, at least one.
+  using Receive = absl::FunctionRef<absl::Status(std::string& bytes)>;
 
-  // Appends received bytes.
-  void Feed(std::string_view bytes);
-  // Returns the next reply, or nullopt if it is not complete. Returns Unavailable if the bytes are
-  // no reply, or if the reply takes more than `max_bytes` of memory.
-  absl::StatusOr<std::optional<RedisReply>> Next(size_t max_bytes);
+  // Returns the next reply. Returns the errors of `receive`, or Unavailable if the bytes are no
+  // reply, or if the reply takes more than `max_bytes` of memory.
+  absl::StatusOr<RedisReply> Next(size_t max_bytes, Receive receive);
 
  private:
-  // Called by hiredis for each element of a reply.
-  friend struct RedisReplyBuilder;
+  // `max_bytes` becomes what the rest of the reply may take.
+  absl::Status Read(Receive receive, int depth, size_t& max_bytes, RedisReply& reply);
 
-  redisReader* const reader_;
-  // Memory of the reply under construction, in bytes; includes bytes that hiredis keeps.
-  size_t bytes_ = 0;
-  size_t max_bytes_ = 0;
-  RedisReply reply_;
+  std::string bytes_;
+  size_t begin_ = 0;  // of the bytes that were not read yet
 };
 
 }  // namespace sis

@@ -19,8 +19,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/store/hash_store.h"
 #include "server/store/redis/redis_nodes.h"
-#include "server/store/redis/redis_records.h"
 #include "server/testing/redis_servers.h"
 #include "server/threads/steady_now.h"
 
@@ -45,9 +45,12 @@ StoredPart Seal(uint32_t length, const std::string& annotation = "") {
 
 absl::Time Tomorrow() { return absl::Now() + absl::Hours(24); }
 
+// Puts parts whatever is stored.
 absl::Status Put(Store& store, const SequenceIdentity& sequence, std::vector<StoredPart> parts,
                  absl::Time expires = Tomorrow()) {
-  return store.Put(sequence, parts, expires);
+  const absl::StatusOr<uint64_t> revision = store.Revision(sequence);
+  if (!revision.ok()) return revision.status();
+  return store.Put(sequence, {.revision = *revision, .added = parts, .expires = expires}).status();
 }
 
 std::unique_ptr<Store> Open(const std::string& address, const std::string& name = "server") {
@@ -101,7 +104,7 @@ TEST(RedisStoreTest, ExpiresAndOnlyEverLater) {
   ASSERT_TRUE(Put(*store, Sequence("longer"), {Block(0, 1, "rows")}, in_a_minute).ok());
   ASSERT_TRUE(Put(*store, Sequence("longer"), {}, absl::InfiniteFuture()).ok());
   for (const char* id : {"long", "longer"}) {
-    EXPECT_GT(servers.Ask(0, {"PTTL", RedisSequenceKey(Sequence(id))}).integer, 3'600'000) << id;
+    EXPECT_GT(servers.Ask(0, {"PTTL", SequenceKey(Sequence(id))}).integer, 3'600'000) << id;
   }
   const auto soon = absl::Now() + absl::Milliseconds(300);
   ASSERT_TRUE(Put(*store, Sequence("short"), {Block(0, 1, "rows")}, soon).ok());
@@ -164,11 +167,11 @@ TEST(RedisStoreTest, AnotherServersRunsAreListed) {
   EXPECT_THAT(store->ListRuns()->runs, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
   // An expired record of a deleted run.
-  servers.Ask(0, {"HSET", "sis:runs", "rrun",
-                  EncodeRun({{"run", 2, 0, ""}, absl::UnixEpoch() + absl::Seconds(1)})});
+  servers.Ask(0, {"HSET", "sis:runs", "rrun", std::string("2/0/1/\0\0", 8), "v", "1"});
   EXPECT_THAT(store->ListRuns()->runs, IsEmpty());
+  EXPECT_EQ(servers.Ask(0, {"HEXISTS", "sis:runs", "rrun"}).integer, 0);
   EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
-  servers.Ask(0, {"HSET", "sis:runs", "rrun", "damaged"});
+  servers.Ask(0, {"HSET", "sis:runs", "rrun", "damaged", "v", "2"});
   EXPECT_TRUE(absl::IsDataLoss(store->GetRun("run").status()));
   EXPECT_THAT(store->ListRuns()->unreadable, ElementsAre(::testing::Pair("run", ::testing::_)));
   EXPECT_EQ(*store->PutRun(run), run);
@@ -177,21 +180,21 @@ TEST(RedisStoreTest, AnotherServersRunsAreListed) {
 TEST(RedisStoreTest, DamageIsDataLoss) {
   const RedisServers servers;
   const auto store = Open(servers.address());
-  const std::string key = RedisSequenceKey(Sequence("a"));
+  const std::string key = SequenceKey(Sequence("a"));
   const std::vector<std::vector<std::string>> damages = {
       {"SET", key, "a string"},
-      {"HSET", key, "x", "an unknown field"},
-      {"HSET", key, "", "no field"},
-      {"HSET", key, "b", "no position"},
-      {"HSET", key, std::string("b\0\0\0\0\0\0\0\0", 9), "no count"},
-      {"HSET", key, "b\xff\xff\xff\xff\xff\xff\xff\xff", "beyond the last position"},
-      {"HSET", key, std::string("g\0\0\0\0\0\0\0\1", 9), "more than a reason"},
-      {"HSET", key, "s", "cut"},
-      {"HSET", key, "d", "more than a reason"},
-      {"HSET", key, "d", "5", "s", "seal"},
-      {"HSET", key, "e", "5"},
-      {"HSET", key, std::string("b\0\0\0\0\0\0\0\3", 9), "overlaps",  //
-       std::string("b\0\0\0\2\0\0\0\3", 9), "overlaps"},
+      {"HSET", key, "v", "1", "x", "an unknown field"},
+      {"HSET", key, "v", "1", "", "no field"},
+      {"HSET", key, "v", "1", "r", "no position"},
+      {"HSET", key, "v", "1", "r0000000000000000", "no count"},
+      {"HSET", key, "v", "1", "rffffffffffffffff", "beyond the last position"},
+      {"HSET", key, "v", "1", "r-000000100000001", "no position"},
+      {"HSET", key, "v", "1", "s0000000100000001", "a count"},
+      {"HSET", key, "v", "1", "d", "more than a reason"},
+      {"HSET", key, "v", "1", "d", "5", "s0000000100000000", "seal"},
+      {"HSET", key, "v", "1"},
+      {"HSET", key, "v", "none", "r0000000000000001", "rows"},
+      {"HSET", key, "r0000000000000001", "rows without a revision"},
   };
   for (const std::vector<std::string>& damage : damages) {
     servers.Ask(0, {"DEL", key});
@@ -228,7 +231,7 @@ TEST(RedisStoreTest, AFullServerTakesNoPartsAndDrops) {
   EXPECT_TRUE(Put(*store, Sequence("again"), {Block(0, 1, "rows")}).ok());
 }
 
-TEST(RedisStoreTest, ScriptsAreSentAgainToARestartedServer) {
+TEST(RedisStoreTest, ARestartedServerIsFound) {
   RedisServers servers({"--appendonly", "yes", "--appendfsync", "always"});
   const auto store = Open(servers.address());
   const std::vector<StoredPart> parts = {Gap(5, 1), Block(0, 5, "rows"), Seal(6)};
@@ -237,7 +240,7 @@ TEST(RedisStoreTest, ScriptsAreSentAgainToARestartedServer) {
   EXPECT_TRUE(absl::IsUnavailable(store->Load(Sequence("a")).status()));
   servers.Start(0);
   EXPECT_EQ(store->Load(Sequence("a"))->parts, parts);
-  EXPECT_TRUE(absl::IsAlreadyExists(Put(*store, Sequence("a"), {Block(1, 1, "other")})));
+  EXPECT_TRUE(Put(*store, Sequence("a"), {Block(6, 1, "rows")}).ok());
 }
 
 TEST(RedisStoreTest, ASilentServerEndsNoLaterThanTheDeadline) {
@@ -256,7 +259,7 @@ TEST(RedisClusterTest, SlotsThatMoveAreFollowed) {
   const RedisServers servers(3, 0);
   const auto store = Open(servers.address());
   ASSERT_TRUE(Put(*store, Sequence("a"), {Block(0, 1, "rows")}).ok());
-  const std::string key = RedisSequenceKey(Sequence("a"));
+  const std::string key = SequenceKey(Sequence("a"));
   const std::string slot = absl::StrCat(RedisSlot(key));
   EXPECT_EQ(absl::StrCat(servers.Ask(0, {"CLUSTER", "KEYSLOT", key}).integer), slot);
   const size_t from = static_cast<size_t>(RedisSlot(key)) * 3 / kRedisSlots;
@@ -306,12 +309,12 @@ struct Problem {
 
 TEST(RedisStoreTest, ProblemsHaveClearMessages) {
   for (const auto& [options, address_options, message] : std::vector<Problem>{
-           {{"--requirepass", "secret"}, "", "refuses user or password"},
+           {{"--requirepass", "secret"}, "?timeout=20", "refuses user or password"},
            {{"--requirepass", "secret"}, "?password_file=/nonexistent", "no password"},
            {{"--replicaof", "127.0.0.1 1"}, "?timeout=0.3", "is a read-only replica"},
-           {{"--rename-command", "INFO", "\"\""}, "", "unknown command"},
-           {{"--min-replicas-to-write", "1"}, "", "NOREPLICAS"},
-           {{}, "/99", "DB index is out of range"},
+           {{"--rename-command", "INFO", "\"\""}, "?timeout=20", "unknown command"},
+           {{"--min-replicas-to-write", "1"}, "?timeout=20", "NOREPLICAS"},
+           {{}, "/99?timeout=20", "DB index is out of range"},
        }) {
     const RedisServers servers(options);
     const absl::Status status = OpenRedis(servers.address() + address_options, "").status();

@@ -4,19 +4,20 @@
 #include <rocksdb/convenience.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/iterator.h>
 #include <rocksdb/table.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/store/rocksdb/item.h"
 
 namespace sis {
 namespace {
@@ -48,7 +49,21 @@ absl::Status FromRocksDb(const rocksdb::Status& status) {
   return absl::UnavailableError(message);
 }
 
-bool Expired(std::string_view value) { return ItemExpires(value) <= absl::Now(); }
+// A value has the time of expiry in seconds, 0 for never, and the payload.
+constexpr size_t kPayloadBegin = sizeof(int64_t);
+
+absl::Time ExpiresAt(const rocksdb::Slice& value) {
+  int64_t seconds = 0;
+  if (value.size() >= kPayloadBegin) std::memcpy(&seconds, value.data(), kPayloadBegin);
+  return seconds == 0 ? absl::InfiniteFuture() : absl::FromUnixSeconds(seconds);
+}
+
+bool Expired(const rocksdb::Slice& value) { return ExpiresAt(value) <= absl::Now(); }
+
+absl::string_view PayloadOf(const rocksdb::Slice& value) {
+  return absl::string_view(value.data(), value.size())
+      .substr(std::min(value.size(), kPayloadBegin));
+}
 
 std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
@@ -59,7 +74,7 @@ class RemoveExpired final : public rocksdb::CompactionFilter {
   const char* Name() const override { return "sis.RemoveExpired"; }
   bool Filter(int, const rocksdb::Slice&, const rocksdb::Slice& value, std::string*,
               bool*) const override {
-    return Expired(ToView(value));
+    return Expired(value);
   }
 };
 
@@ -88,56 +103,18 @@ void RocksDbDatabase::Removed::Add(const Removed& other) {
   bytes += other.bytes;
 }
 
-void RocksDbDatabase::Batch::Put(std::string_view key, std::string_view value) {
-  writes_.Put(ToSlice(key), ToSlice(value));
+void RocksDbDatabase::Batch::Put(std::string_view key, absl::Time expires,
+                                 std::string_view payload) {
+  const int64_t seconds =
+      expires == absl::InfiniteFuture() ? 0 : std::max<int64_t>(1, absl::ToUnixSeconds(expires));
+  std::string value(reinterpret_cast<const char*>(&seconds), kPayloadBegin);
+  value.append(payload);
+  writes_.Put(ToSlice(key), value);
 }
 
-void RocksDbDatabase::Batch::Remove(std::string_view key, std::string_view value) {
+void RocksDbDatabase::Batch::Remove(std::string_view key, size_t bytes) {
   writes_.Delete(ToSlice(key));
-  removed_.Add({key.size() + value.size(), std::string(key), std::string(key)});
-}
-
-RocksDbDatabase::Items::Items(const RocksDbDatabase& database, const std::string& first,
-                              const std::string& last)
-    : database_(database),
-      db_(database.Database()),
-      first_(first),
-      last_(last),
-      begin_(first_),
-      end_(last_) {
-  rocksdb::ReadOptions options;
-  options.iterate_lower_bound = &begin_;
-  options.iterate_upper_bound = &end_;
-  items_.reset(db_->NewIterator(options));
-  Seek(first);
-}
-
-void RocksDbDatabase::Items::SkipExpired() {
-  while (items_->Valid() && Expired(value())) items_->Next();
-}
-
-void RocksDbDatabase::Items::Seek(std::string_view key) {
-  items_->Seek(ToSlice(key));
-  SkipExpired();
-}
-
-void RocksDbDatabase::Items::SeekBefore(std::string_view key) {
-  items_->SeekForPrev(ToSlice(key));
-  while (items_->Valid() && (this->key() >= key || Expired(value()))) items_->Prev();
-}
-
-void RocksDbDatabase::Items::Next() {
-  items_->Next();
-  SkipExpired();
-}
-
-std::string_view RocksDbDatabase::Items::key() const { return ToView(items_->key()); }
-std::string_view RocksDbDatabase::Items::value() const { return ToView(items_->value()); }
-
-absl::Status RocksDbDatabase::Items::status(bool repairs) const {
-  absl::Status status = FromRocksDb(items_->status());
-  if (repairs && absl::IsDataLoss(status)) database_.RepairNextTime();
-  return status;
+  removed_.Add({key.size() + bytes, std::string(key), std::string(key)});
 }
 
 RocksDbDatabase::RocksDbDatabase(const std::string& directory, bool sync)
@@ -212,7 +189,7 @@ absl::Status RocksDbDatabase::RemoveRange(const std::string& first, const std::s
   while (it->Valid()) {
     Batch batch;
     for (; it->Valid() && batch.writes_.Count() < kRemovedAtOnce; it->Next()) {
-      batch.Remove(ToView(it->key()), ToView(it->value()));
+      batch.Remove(ToView(it->key()), it->value().size());
     }
     WriterLock lock(mutex_);
     if (absl::Status status = Write(Room::kToRemove, batch); !status.ok()) return status;
@@ -220,12 +197,44 @@ absl::Status RocksDbDatabase::RemoveRange(const std::string& first, const std::s
   return FromRocksDb(it->status());
 }
 
-absl::StatusOr<std::string> RocksDbDatabase::Get(std::string_view key) const {
+absl::StatusOr<RocksDbDatabase::Item> RocksDbDatabase::Get(std::string_view key) const {
   std::string value;
   const rocksdb::Status status = Database()->Get(rocksdb::ReadOptions(), ToSlice(key), &value);
   if (!status.ok()) return FromRocksDb(status);
   if (Expired(value)) return absl::NotFoundError("expired");
-  return value;
+  return Item{ExpiresAt(value), std::string(PayloadOf(value))};
+}
+
+absl::StatusOr<std::vector<std::string>> RocksDbDatabase::ForEach(const std::string& prefix,
+                                                                  Visitor visit) const {
+  std::string end = prefix;
+  ++end.back();
+  const rocksdb::Slice end_slice(end);
+  rocksdb::ReadOptions options;
+  options.iterate_upper_bound = &end_slice;
+  const std::shared_ptr<rocksdb::DB> db = Database();
+  std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options));
+  std::vector<std::string> damaged;
+  for (it->Seek(prefix); it->Valid(); it->Next()) {
+    if (Expired(it->value())) continue;
+    visit(ToView(it->key()).substr(prefix.size()), PayloadOf(it->value()));
+  }
+  if (!it->status().IsCorruption()) {
+    if (absl::Status status = FromRocksDb(it->status()); !status.ok()) return status;
+    return damaged;
+  }
+  // Finds the keys without checksums, and reads each value with its own.
+  options.verify_checksums = false;
+  options.fill_cache = false;
+  it.reset(db->NewIterator(options));
+  for (it->Seek(prefix); it->Valid(); it->Next()) {
+    const std::string_view key = ToView(it->key()).substr(prefix.size());
+    const absl::StatusOr<Item> item = Get(ToView(it->key()));
+    if (item.ok()) visit(key, item->payload);
+    if (absl::IsDataLoss(item.status())) damaged.emplace_back(key);
+  }
+  if (absl::Status status = FromRocksDb(it->status()); !status.ok()) return status;
+  return damaged;
 }
 
 rocksdb::Options RocksDbDatabase::Options() const {

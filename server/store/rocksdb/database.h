@@ -9,7 +9,6 @@
 #include <rocksdb/compaction_filter.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
-#include <rocksdb/iterator.h>
 #include <rocksdb/options.h>
 #include <rocksdb/write_batch.h>
 
@@ -19,17 +18,21 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/threads/mutex.h"
 #include "server/threads/worker_pool.h"
 
 namespace sis {
 
-// Thread-safe. Values are made by WrapItem; expired ones are invisible.
+// Thread-safe. Every item has its time of expiry; expired items are invisible. RocksDB keeps
+// checksums.
 class RocksDbDatabase {
  public:
   RocksDbDatabase(const std::string& directory, bool sync);
@@ -50,9 +53,9 @@ class RocksDbDatabase {
   };
   class Batch {
    public:
-    void Put(std::string_view key, std::string_view value);
-    // `value` is the current value, whose size counts as removed.
-    void Remove(std::string_view key, std::string_view value);
+    void Put(std::string_view key, absl::Time expires, std::string_view payload);
+    // `bytes` is the size of the current payload, as far as it is known.
+    void Remove(std::string_view key, size_t bytes);
 
    private:
     friend class RocksDbDatabase;
@@ -70,34 +73,20 @@ class RocksDbDatabase {
   absl::Status RemoveRange(const std::string& first, const std::string& last)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns NotFound if there is none.
-  absl::StatusOr<std::string> Get(std::string_view key) const;
-
-  // A snapshot of the items in [first, last), in the order of keys. Not thread-safe.
-  class Items {
-   public:
-    // `database` must outlive the object.
-    Items(const RocksDbDatabase& database, const std::string& first, const std::string& last);
-
-    // Move to the first item from `key` on, to the last item before it, or to the next item.
-    void Seek(std::string_view key);
-    void SeekBefore(std::string_view key);
-    void Next();
-    bool valid() const { return items_->Valid(); }
-    std::string_view key() const;
-    std::string_view value() const;
-    // Returns an error if items may be missing. With `repairs`, the next opening repairs damage.
-    absl::Status status(bool repairs = false) const;
-
-   private:
-    void SkipExpired();
-
-    const RocksDbDatabase& database_;
-    const std::shared_ptr<rocksdb::DB> db_;
-    const std::string first_, last_;
-    const rocksdb::Slice begin_, end_;  // the iterator refers to them
-    std::unique_ptr<rocksdb::Iterator> items_;
+  struct Item {
+    absl::Time expires;
+    std::string payload;
   };
+  // Returns NotFound if there is none.
+  absl::StatusOr<Item> Get(std::string_view key) const;
+
+  using Visitor = absl::FunctionRef<void(std::string_view key, absl::string_view payload)>;
+  // Calls `visit` with the items whose keys begin with `prefix`, without it, at least once. Returns
+  // the keys, without the prefix, of damaged items.
+  absl::StatusOr<std::vector<std::string>> ForEach(const std::string& prefix, Visitor visit) const;
+
+  // Requests a repair at the next opening. A repair now would block all calls.
+  void RepairNextTime() const;
 
  private:
   rocksdb::Options Options() const;
@@ -105,8 +94,6 @@ class RocksDbDatabase {
   // Moves unreadable tables to the folder `lost`, reads all others, and makes a manifest of them.
   // Items that the lost tables replaced or removed may reappear.
   absl::Status RepairAndOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Requests a repair at the next opening. A repair now would block all calls.
-  void RepairNextTime() const;
   void Use(rocksdb::DB* db) ABSL_LOCKS_EXCLUDED(db_mutex_);
   std::shared_ptr<rocksdb::DB> Database() const ABSL_LOCKS_EXCLUDED(db_mutex_);
   // Returns the free bytes of the file system, or the maximum if they are unknown.

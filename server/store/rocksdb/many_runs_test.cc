@@ -75,7 +75,7 @@ TEST(ManyRunsTest, TheCostOfARunIsIndependentOfDeletedRuns) {
   for (uint64_t start = 1; removals.keys > 100 && !HasFailure(); ++start) {
     store.reset();
     const uint64_t opening = PassedOver([&] { store = Open(backing); });
-    EXPECT_LE(opening, 2 * kRuns + 10);
+    EXPECT_LE(opening, 3 * kRuns + 10);
     EXPECT_GT(store->ListRuns()->runs.size(), kRuns / 2);
     LiveAndDie(*store, "one more", start);
     store.reset();

@@ -4,28 +4,55 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/block/block.h"
+#include "server/store/hash_store.h"
 #include "server/testing/backing.h"
 #include "server/testing/store_parts.h"
 
 namespace sis {
 namespace {
 
+using ::testing::Contains;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
-int KeysIn(const RocksDbBacking& backing, const std::string& prefix) {
-  RocksDbDatabase database(backing.folder(), /*sync=*/false);
-  EXPECT_TRUE(database.Open().ok());
-  int keys = 0;
-  RocksDbDatabase::Items items(database, prefix, EndOfPrefix(prefix));
-  for (; items.valid(); items.Next()) ++keys;
-  return keys;
+// Closes and opens the store, which writes what the log had into tables, and damages `bytes` there.
+std::unique_ptr<Store> OpenDamaged(const RocksDbBacking& backing, const std::string& bytes) {
+  Open(backing).reset();
+  int damaged = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(backing.folder())) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string all(std::istreambuf_iterator<char>(file), {});
+    const size_t at = all.find(bytes);
+    if (at == std::string::npos) continue;
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(at));
+    file << std::string(bytes.size(), 'x');
+    ++damaged;
+  }
+  EXPECT_EQ(damaged, 1);
+  return Open(backing);
+}
+
+// Blocks of 10 positions, each in its own part of a table, which has a checksum.
+std::vector<StoredPart> LargeBlocks() {
+  std::vector<StoredPart> blocks;
+  for (uint32_t n = 0; n < 5; ++n) {
+    blocks.push_back(Block(10 * n, 10, absl::StrCat("block ", n, std::string(20'000, 'a' + n))));
+  }
+  return blocks;
 }
 
 TEST(RocksDbStoreTest, OneProcessAtATime) {
@@ -34,40 +61,29 @@ TEST(RocksDbStoreTest, OneProcessAtATime) {
   EXPECT_TRUE(absl::IsUnavailable(OpenStore(backing.description()).status()));
 }
 
-TEST(RocksDbStoreTest, ADamagedPartIsNeverLoaded) {
-  RocksDbBacking backing;
-  const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "some rows"), Seal(7, "a")};
-  ASSERT_TRUE(Open(backing)->Put(Sequence("a"), parts, absl::InfiniteFuture()).ok());
-  for (const StoredPart& part : parts) {
-    const std::string key = PartKey(SequencePrefix(Sequence("a")), part);
-    const size_t size = backing.OpenDatabase()->Get(key)->size();
-    for (size_t byte = 0; byte < size; byte += 3) {
-      if (byte >= 4 && byte < 12) continue;  // when it expires: it is gone then
-      backing.Damage(key, byte);
-      EXPECT_TRUE(absl::IsDataLoss(Open(backing)->Load(Sequence("a")).status())) << byte;
-      backing.Damage(key, byte);
+TEST(RocksDbStoreTest, ADamagedBlockHidesNoOthers) {
+  for (const bool sealed : {false, true}) {
+    for (uint32_t damaged = 0; damaged < 5; ++damaged) {
+      RocksDbBacking backing;
+      std::vector<StoredPart> parts = LargeBlocks();
+      if (sealed) parts.push_back(Seal(50, "annotation"));
+      ASSERT_TRUE(PutParts(*Open(backing), Sequence("a"), parts).ok());
+      const auto store = OpenDamaged(backing, absl::StrCat("block ", damaged));
+      parts.erase(parts.begin() + damaged);
+      parts.push_back({StoredPart::Kind::kGap, 10 * damaged, 10, "\x07"});
+      EXPECT_THAT(store->Load(Sequence("a"))->parts, ElementsAreArray(parts));
+      // It can be stored again.
+      const StoredPart again = LargeBlocks()[damaged];
+      ASSERT_TRUE(PutOne(*store, Sequence("a"), again).ok());
+      EXPECT_THAT(store->Load(Sequence("a"))->parts, Contains(again));
     }
   }
-  const auto store = Open(backing);
-  EXPECT_TRUE(store->Load(Sequence("a")).ok());
-}
-
-TEST(RocksDbStoreTest, AValueUnderAnotherKeyIsNotLoaded) {
-  RocksDbBacking backing;
-  for (uint32_t n = 0; n < 2; ++n) {
-    ASSERT_TRUE(PutOne(*Open(backing), Sequence("a"), Block(n, 1, "rows")).ok());
-  }
-  const std::string prefix = SequencePrefix(Sequence("a"));
-  const std::string value = *backing.OpenDatabase()->Get(PartKey(prefix, Block(0, 1, "")));
-  backing.PutRaw(PartKey(prefix, Block(1, 1, "")), value);
-  EXPECT_TRUE(absl::IsDataLoss(Open(backing)->Load(Sequence("a")).status()));
 }
 
 TEST(RocksDbStoreTest, ADamagedSequenceCanBeDropped) {
   RocksDbBacking backing;
-  ASSERT_TRUE(PutOne(*Open(backing), Sequence("a"), Block(0, 1, "rows")).ok());
-  backing.Damage(PartKey(SequencePrefix(Sequence("a")), Block(0, 1, "")), 20);
-  const auto store = Open(backing);
+  ASSERT_TRUE(PutParts(*Open(backing), Sequence("a"), LargeBlocks()).ok());
+  const auto store = OpenDamaged(backing, "block 2");
   EXPECT_EQ(*DropOne(*store, Sequence("a"), kReleased), true);
   EXPECT_EQ(store->Load(Sequence("a"))->dropped, kReleased);
 }
@@ -76,24 +92,15 @@ TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndCanBeReplaced) {
   RocksDbBacking backing;
   const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
   ASSERT_TRUE(Open(backing)->PutRun(run).ok());
-  ASSERT_TRUE(PutOne(*Open(backing), {"run", 2, "kept", 0}, Block(0, 1, "rows")).ok());
-  const std::string key = RunKey("run");
-  const size_t size = backing.OpenDatabase()->Get(key)->size();
-  for (size_t byte = 0; byte < size; byte += 5) {
-    if (byte >= 4 && byte < 12) continue;  // when it expires: it is gone then
-    backing.Damage(key, byte);
-    {
-      const auto store = Open(backing);
-      EXPECT_TRUE(absl::IsDataLoss(store->GetRun("run").status())) << byte;
-      const ListedRuns listed = *store->ListRuns();
-      EXPECT_THAT(listed.runs, IsEmpty());
-      ASSERT_EQ(listed.unreadable.size(), 1);
-      EXPECT_EQ(listed.unreadable[0].first, "run");
-    }
-    backing.Damage(key, byte);
+  for (const std::string_view damaged : {"", "3", "3/5/100", "x/5/100/"}) {
+    backing.PutRaw("sis:runs", "rrun", damaged);
+    const auto store = Open(backing);
+    EXPECT_TRUE(absl::IsDataLoss(store->GetRun("run").status())) << damaged;
+    const ListedRuns listed = *store->ListRuns();
+    EXPECT_THAT(listed.runs, IsEmpty());
+    ASSERT_EQ(listed.unreadable.size(), 1);
+    EXPECT_EQ(listed.unreadable[0].first, "run");
   }
-  EXPECT_EQ(*Open(backing)->GetRun("run"), run);
-  backing.Damage(key, size - 1);
   const auto store = Open(backing);
   EXPECT_EQ(*store->PutRun(next), next);
   EXPECT_EQ(*store->GetRun("run"), next);
@@ -102,7 +109,8 @@ TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndCanBeReplaced) {
 TEST(RocksDbStoreTest, ADeletedRunIsRememberedForAMonth) {
   RocksDbBacking backing;
   ASSERT_TRUE(Open(backing)->PutRun({"run", 3, 0, ""}).ok());
-  const absl::Time expires = ItemExpires(*backing.OpenDatabase()->Get(RunKey("run")));
+  const std::string record = backing.OpenDatabase()->Get("sis:runs/rrun")->payload;
+  const absl::Time expires = absl::FromUnixSeconds(std::stoll(record.substr(4)));
   EXPECT_GT(expires, absl::Now() + absl::Hours(29 * 24));
   EXPECT_LT(expires, absl::Now() + absl::Hours(31 * 24));
 }
@@ -110,10 +118,10 @@ TEST(RocksDbStoreTest, ADeletedRunIsRememberedForAMonth) {
 TEST(RocksDbStoreTest, OnlyTheReasonOfADroppedSequenceStays) {
   RocksDbBacking backing;
   const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "rows"), Seal(7, "a")};
-  ASSERT_TRUE(Open(backing)->Put(Sequence("a"), parts, absl::InfiniteFuture()).ok());
-  EXPECT_EQ(KeysIn(backing, SequencePrefix(Sequence("a"))), 3);
+  ASSERT_TRUE(PutParts(*Open(backing), Sequence("a"), parts).ok());
+  EXPECT_EQ(backing.CountItems(SequenceKey(Sequence("a"))), 4);
   ASSERT_TRUE(DropOne(*Open(backing), Sequence("a"), kReleased).ok());
-  EXPECT_EQ(KeysIn(backing, SequencePrefix(Sequence("a"))), 1);
+  EXPECT_EQ(backing.CountItems(SequenceKey(Sequence("a"))), 2);
 }
 
 // Data that a server left when it was killed while it superseded or deleted a run, or wrote too
