@@ -1,4 +1,4 @@
-// The cache of one server with a run, over a store that outlives the server.
+// The cache of one server, over a store that outlives the server.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,12 +20,17 @@ namespace sis {
 class Replica {
  public:
   // Without a store (null), all data is in memory.
-  explicit Replica(std::unique_ptr<Store> store, const v1::RunConfig& config,
-                   const std::string& run_id = "run")
-      : store_(std::move(store)) {
+  explicit Replica(std::unique_ptr<Store> store, const Limits& limits = {})
+      : store_(std::move(store)),
+        registry_(int64_t{1} << 28, limits, [this] { return clock_.Now(); }) {
     clock_.Advance(absl::Hours(24 * 36500));  // so that nothing expires by the store's own clock
     if (store_ != nullptr) stored_.emplace(*store_, registry_, [this] { return clock_.Now(); });
     runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
+  }
+  // With a run.
+  Replica(std::unique_ptr<Store> store, const v1::RunConfig& config,
+          const std::string& run_id = "run")
+      : Replica(std::move(store)) {
     v1::CreateRunRequest request;
     request.set_run_id(run_id);
     *request.mutable_config() = config;
@@ -70,7 +75,7 @@ class Replica {
  private:
   ManualClock clock_;
   const std::unique_ptr<Store> store_;
-  RunRegistry registry_{int64_t{1} << 26, {}, [this] { return clock_.Now(); }};
+  RunRegistry registry_;
   std::optional<StoredCache> stored_;
   std::optional<StoredRuns> runs_;
   std::shared_ptr<Run> run_;

@@ -1,166 +1,136 @@
-// How near the decision comes to the speed at which one core reads memory.
+// Nanoseconds of one core for the decision of a position, by K, encoding and backend.
 //
-//     kernels [repetitions] [MiB per workload]
+//     kernels [repetitions] [sequences]
 //
-// Every repetition measures the memory and each backend, layout and K in turn, so that ratios are
-// between neighbours in time; printed are medians, and the least and most of the ratio.
+// Every repetition measures each case in turn, so that ratios are between neighbours in time;
+// printed are median, least and most. The default of sequences takes more memory than caches have.
+#include <time.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/block/pack.h"
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/decide/simd_backend.h"
 #include "kernels/decide/statistics.h"
-#include "tests/bench/read_bandwidth.h"
-#include "tests/bench/workload.h"
+#include "server/testing/record_generator.h"
 
 namespace sis {
 namespace {
 
-// Bytes per second.
-double ReadBandwidth(std::span<const uint64_t> memory) {
-  const double start = ThreadSeconds();
-  const volatile uint64_t sum = ReadAll(std::as_bytes(memory));
-  static_cast<void>(sum);
-  return static_cast<double>(memory.size_bytes()) / (ThreadSeconds() - start);
+constexpr uint32_t kPositions = 512;  // of a sequence, all in one block
+constexpr int kVocabulary = 1 << 16;
+
+// This thread's processor time. Other processes affect it less than they affect the clock.
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// Where the values go that statistics are counted from: memory that is used again and again, as the
-// service does it.
-struct DecidedValues {
-  std::vector<float> acceptance_probabilities;
-  std::vector<float> log_ratios;
-  std::vector<float> log_envelopes;
-  std::vector<float> covered_masses;
-
-  explicit DecidedValues(size_t n)
-      : acceptance_probabilities(n), log_ratios(n), log_envelopes(n), covered_masses(n) {}
-  void AddTo(OutputView& output) {
-    output.acceptance_probabilities = acceptance_probabilities;
-    output.log_ratios = log_ratios;
-    output.log_envelopes = log_envelopes;
-    output.covered_masses = covered_masses;
+// Sequences with what evaluating them takes.
+struct Workload {
+  Workload(int slots, BlockEncoding encoding, int sequences) : parts(sequences) {
+    RecordGenerator generator(slots, kVocabulary, 1);
+    for (Part& part : parts) {
+      const Records records = generator.NextRecords(kPositions);
+      part.block = *PackBlock(
+          records.View(), {.encoding = encoding, .slots = slots, .vocabulary_size = kVocabulary});
+      const size_t bytes = part.block.size();
+      part.block.resize(bytes + kBlockSlack);
+      part.current = generator.NextCurrent(records);
+      std::erase_if(part.current.log_probs, [](float value) { return value != value; });
+      for (auto* values : {&part.probabilities, &part.ratios, &part.envelopes, &part.masses}) {
+        values->resize(kPositions);
+      }
+      part.decisions.resize(kPositions);
+      part.range.emplace(BackendRange{
+          .sequence_key = static_cast<uint64_t>(&part - parts.data()),
+          .first_position = 0,
+          .behavior =
+              BlockRange(*OpenBlock(std::span(part.block).first(bytes), false), 0, kPositions),
+          .current = {.sampled_log_probs = part.current.sampled_log_probs,
+                      .log_probs = part.current.log_probs},
+          .output = {.decisions = part.decisions},
+          .sums = &sums});
+    }
   }
+
+  struct Part {
+    std::vector<std::byte> block;
+    CurrentValues current;
+    std::vector<Decision> decisions;
+    std::vector<float> probabilities, ratios, envelopes, masses;
+    std::optional<BackendRange> range;
+  };
+  std::vector<Part> parts;
+  Sums sums;
 };
 
 struct Case {
   std::string name;
-  const Backend* backend;
+  const Backend& backend;
   EvaluateParameters parameters;
-  const Workload* workload;
-  std::vector<BackendRange> ranges;
   bool statistics = false;
-  std::vector<double> tokens_per_second = {};
-  std::vector<double> bandwidth_ratios = {};
+  std::vector<double> nanoseconds = {};
 };
 
-void Measure(Case& c, double bandwidth) {
+void Measure(Case& c, Workload& workload) {
+  static Statistics statistics;
+  PrefixSums prefix_sums[kMaxPrefixPoints];
   const double start = ThreadSeconds();
-  if (c.statistics) {
-    static Statistics statistics;
-    for (const BackendRange& range : c.ranges) {
-      c.backend->Evaluate(c.parameters, {&range, 1});
-      const OutputView& output = range.output;
-      AddStatistics({.decisions = output.decisions,
-                     .log_ratios = output.log_ratios,
-                     .log_envelopes = output.log_envelopes,
-                     .covered_masses = output.covered_masses,
-                     .acceptance_probabilities = output.acceptance_probabilities},
-                    *range.sums, statistics);
+  for (Workload::Part& part : workload.parts) {
+    BackendRange range = *part.range;
+    range.prefix_sums = std::span(prefix_sums).first(c.parameters.prefix_curve.size());
+    if (c.statistics) {
+      range.output.acceptance_probabilities = part.probabilities;
+      range.output.log_ratios = part.ratios;
+      range.output.log_envelopes = part.envelopes;
+      range.output.covered_masses = part.masses;
     }
-  } else {
-    c.backend->Evaluate(c.parameters, c.ranges);
+    c.backend.Evaluate(c.parameters, {&range, 1});
+    if (!c.statistics) continue;
+    AddStatistics({.decisions = part.decisions,
+                   .log_ratios = part.ratios,
+                   .log_envelopes = part.envelopes,
+                   .covered_masses = part.masses,
+                   .acceptance_probabilities = part.probabilities},
+                  workload.sums, statistics);
   }
-  const double seconds = ThreadSeconds() - start;
-  const double tokens = static_cast<double>(c.ranges.size() * Workload::kSequencePositions);
-  c.tokens_per_second.push_back(tokens / seconds);
-  c.bandwidth_ratios.push_back(tokens * c.workload->BytesPerPosition() / seconds / bandwidth);
+  const double positions = static_cast<double>(workload.parts.size()) * kPositions;
+  c.nanoseconds.push_back((ThreadSeconds() - start) / positions * 1e9);
 }
 
-void Run(int repetitions, size_t workload_bytes) {
-  struct NamedLayout {
-    const char* name;
-    Layout layout;
-  };
-  constexpr NamedLayout kLayouts[] = {
-      {"float32", Layout::kFloat32}, {"fixed16", Layout::kFixed16}, {"reduced", Layout::kReduced}};
+void Run(int repetitions, int sequences) {
   static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
-  PrefixSums prefix_sums[std::size(kCurve)];
-  DecidedValues values(Workload::kSequencePositions);
   const ScalarBackend scalar{};
   const SimdBackend simd{};
-  HugeArray<uint64_t> memory(workload_bytes / sizeof(uint64_t));
-  std::ranges::fill(memory.span(), 1);
-
   for (const int slots : {10, 50, 100}) {
-    std::vector<std::unique_ptr<Workload>> workloads;
-    std::vector<Case> cases;
-    for (const auto& [name, layout] : kLayouts) {
-      if (layout == Layout::kReduced && slots != 10) continue;
-      workloads.push_back(std::make_unique<Workload>(slots, layout, workload_bytes));
-      const Workload& workload = *workloads.back();
-      for (const Backend* backend :
-           {static_cast<const Backend*>(&scalar), static_cast<const Backend*>(&simd)}) {
-        const std::span<const BackendRange> ranges = workload.ranges();
-        // The scalar one is limited by arithmetic: a tenth is enough to time.
-        const size_t count =
-            backend == &scalar ? std::max<size_t>(1, ranges.size() / 10) : ranges.size();
-        cases.push_back(
-            {name, backend, {slots, 0}, &workload, {ranges.begin(), ranges.begin() + count}});
+    const auto curve =
+        std::span(kCurve).first(std::ranges::upper_bound(kCurve, slots) - std::begin(kCurve));
+    for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
+      Workload workload(slots, encoding, sequences);
+      Case cases[] = {{"scalar", scalar, {slots, 0}},
+                      {"simd", simd, {slots, 0}},
+                      {"  with statistics", simd, {slots, 0}, true},
+                      {"  with prefix curve", simd, {slots, 0, false, curve}},
+                      {"  with total variation", simd, {slots, 0, true}},
+                      {"  with k = K / 2", simd, {slots / 2, 0}}};
+      for (int repetition = 0; repetition < repetitions; ++repetition) {
+        for (Case& c : cases) Measure(c, workload);
       }
-      const Case plain = cases.back();
-      if (layout != Layout::kFloat32) {
-        Case counted = plain;
-        counted.name = "  with statistics";
-        counted.statistics = true;
-        for (BackendRange& range : counted.ranges) values.AddTo(range.output);
-        cases.push_back(std::move(counted));
-      }
-      if (layout != Layout::kFixed16) continue;
-      Case curve = plain;
-      curve.name = "  with prefix curve";
-      curve.parameters.prefix_curve =
-          std::span(kCurve).first(std::ranges::upper_bound(kCurve, slots) - std::begin(kCurve));
-      for (BackendRange& range : curve.ranges) {
-        range.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
-      }
-      Case total_variation = plain;
-      total_variation.name = "  with total variation";
-      total_variation.parameters.total_variation = true;
-      Case half = plain;
-      half.name = "  with k = K / 2";
-      half.parameters.top_k = slots / 2;
-      cases.push_back(std::move(curve));
-      cases.push_back(std::move(total_variation));
-      cases.push_back(std::move(half));
-    }
-    std::vector<double> bandwidths;
-    for (int repetition = -1; repetition < repetitions; ++repetition) {
+      std::printf("K = %d, %s: ns a position, median (least, most)\n", slots,
+                  encoding == BlockEncoding::kFloat32 ? "float32" : "fixed16");
       for (Case& c : cases) {
-        const double bandwidth = ReadBandwidth(memory.span());
-        Measure(c, bandwidth);
-        if (repetition < 0) {  // warms up
-          c.tokens_per_second.clear();
-          c.bandwidth_ratios.clear();
-        } else {
-          bandwidths.push_back(bandwidth);
-        }
+        std::ranges::sort(c.nanoseconds);
+        std::printf("  %-24s %7.1f (%.1f, %.1f)\n", c.name.c_str(),
+                    c.nanoseconds[c.nanoseconds.size() / 2], c.nanoseconds.front(),
+                    c.nanoseconds.back());
       }
-    }
-    std::printf("K = %d; one core reads %.1f GB/s (median of %zu)\n", slots,
-                SpreadOf(bandwidths).median / 1e9, bandwidths.size());
-    std::printf("  %-22s %-10s %9s %8s %7s   %s\n", "layout", "backend", "Mtokens/s", "B/token",
-                "GB/s", "of the read bandwidth: median (least, most)");
-    for (Case& c : cases) {
-      const Spread ratio = SpreadOf(c.bandwidth_ratios);
-      const double tokens = SpreadOf(c.tokens_per_second).median;
-      const double bytes = c.workload->BytesPerPosition();
-      std::printf("  %-22s %-10s %9.1f %8.0f %7.2f   %.2f (%.2f, %.2f)\n", c.name.c_str(),
-                  std::string(c.backend->name()).c_str(), tokens / 1e6, bytes, tokens * bytes / 1e9,
-                  ratio.median, ratio.least, ratio.most);
     }
   }
 }
@@ -170,10 +140,10 @@ void Run(int repetitions, size_t workload_bytes) {
 
 int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 9;
-  const size_t mebibytes = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 256;
-  if (repetitions < 1 || mebibytes < 1) {
-    std::fprintf(stderr, "usage: kernels [repetitions] [MiB per workload]\n");
+  const int sequences = argc > 2 ? std::atoi(argv[2]) : 300;
+  if (repetitions < 1 || sequences < 1) {
+    std::fprintf(stderr, "usage: kernels [repetitions] [sequences]\n");
     return 1;
   }
-  sis::Run(repetitions, mebibytes << 20);
+  sis::Run(repetitions, sequences);
 }

@@ -62,21 +62,30 @@ class BatchingTest : public BackendTest {
 };
 SIS_INSTANTIATE_BACKENDS(BatchingTest);
 
-TEST_P(BatchingTest, TheRandomPositionsAreValid) {
-  ForRandomPositions(
-      [](const EvaluateParameters&, const Packed& packed, const Results& whole, std::mt19937_64&) {
-        const auto n = static_cast<uint32_t>(packed.size());
-        ASSERT_TRUE(
-            ValidateCurrent(BlockRange(packed.blocks()[0], 0, n), packed.Current(0, n), 0).ok());
-        ASSERT_EQ(whole.sums.invalid, 0);
-      });
-}
-
 TEST_P(BatchingTest, RangesOfABlockInAnyOrderAndCalls) {
   ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
                         const Results& whole, std::mt19937_64& random) {
+    const auto n = static_cast<uint32_t>(packed.size());
+    ASSERT_TRUE(
+        ValidateCurrent(BlockRange(packed.blocks()[0], 0, n), packed.Current(0, n), 0).ok());
+    ASSERT_EQ(whole.sums.invalid, 0);
     ASSERT_TRUE(SameBytes(whole, EvaluateInRanges(parameters, packed, 11, true, random)));
     ASSERT_TRUE(SameBytes(whole, EvaluateInRanges(parameters, packed, 1, false, random)));
+  });
+}
+
+TEST_P(BatchingTest, SequencesDoNotTouchEachOtherAndOnlyDecisionsAreRequired) {
+  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
+                        const Results& whole, std::mt19937_64&) {
+    Results same(packed.size()), other(packed.size()), bare(packed.size());
+    BackendRange ranges[] = {packed.RangeOf(0, packed.size(), ~kSequenceKey, other, 0),
+                             packed.RangeOf(0, packed.size(), kSequenceKey, same, 0),
+                             packed.RangeOf(0, packed.size(), kSequenceKey, bare, 0)};
+    ranges[2].output = {bare.decisions};
+    backend().Evaluate(parameters, ranges);
+    ASSERT_TRUE(SameBytes(whole, same));
+    ASSERT_EQ(whole.decisions, bare.decisions);
+    ASSERT_TRUE(whole.sums == bare.sums);
   });
 }
 
@@ -100,31 +109,6 @@ TEST_P(BatchingTest, BlocksCutAndMergedAnywhere) {
     const auto merged = MergeBlocks(views[0], views[1]);
     ASSERT_TRUE(merged.ok()) << merged.status();
     ASSERT_TRUE(std::ranges::equal(*merged, block.bytes));
-  });
-}
-
-TEST_P(BatchingTest, SequencesDoNotTouchEachOther) {
-  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
-                        const Results& whole, std::mt19937_64&) {
-    Results same(packed.size()), other(packed.size());
-    const BackendRange ranges[] = {
-        packed.RangeOf(0, packed.size(), ~kSequenceKey, other, 0),
-        packed.RangeOf(0, packed.size(), kSequenceKey, same, 0),
-    };
-    backend().Evaluate(parameters, ranges);
-    ASSERT_TRUE(SameBytes(whole, same));
-  });
-}
-
-TEST_P(BatchingTest, OnlyTheDecisionsAreRequired) {
-  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
-                        const Results& whole, std::mt19937_64&) {
-    Results bare(packed.size());
-    BackendRange range = packed.RangeOf(0, packed.size(), kSequenceKey, bare, 0);
-    range.output = {bare.decisions};
-    backend().Evaluate(parameters, {&range, 1});
-    ASSERT_EQ(whole.decisions, bare.decisions);
-    ASSERT_TRUE(whole.sums == bare.sums);
   });
 }
 

@@ -51,21 +51,25 @@ class FaultyTraining:
         shifted_slots=0,
         lost=0,
         reason=None,
+        rows=slice(None),
+        impossible=(),
         options=sis.EvaluateOptions(),
     ):
         """One step of a trainer, whose policy is as far from the recorded one as `noise` says.
 
-        `lost`: tokens without a record, in a gap if there is a `reason`.
+        `lost`: tokens without a record, in a gap if there is a `reason`. `rows`: the rows of logits that the trainer takes
+        for these positions. `impossible`: positions whose sampled token it gives no probability.
         """
         if reason is not None:
             with self.append() as stream:
                 stream.gap(f"lost {draw}", first_position=0, length=lost, reason=reason)
         spread = np.where(self.old, noise + old_noise, noise)[:, None]
         logits = self.logits + spread * self.rng.normal(size=self.logits.shape)
-        current = log_softmax(np.roll(logits, shift, axis=0) / temperature)
+        current = log_softmax(np.roll(logits, shift, axis=0)[rows] / temperature)
         slots = np.maximum(self.records.ids, 0)
         log_probs = np.take_along_axis(np.roll(current, shifted_slots, axis=0), slots, axis=1)
         sampled = current[np.arange(ROWS), self.tokens]
+        sampled[list(impossible)] = -np.inf
         slices = list(self.records.slices) + ([sis.Slice(f"lost {draw}", length=lost)] if lost else [])
         return self.client.evaluate(
             self.run,

@@ -55,92 +55,51 @@ class FleetTest(unittest.TestCase):
     def noticed(self, ask, done=bool):
         until(ask, done, seconds=NOTICED)
 
-    def test_servers_say_that_they_share_a_store(self):
+    def missing(self, client, run, sequence):
+        records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS)])
+        return {part.reason for part in records.missing}
+
+    def test_each_reads_what_others_stored_and_notices_what_they_changed(self):
+        run = self.create_run(max_staleness=1)
+        is_listed = lambda client: run.id in {status.run.id for status in client.list_runs()}
         for client in self.clients:
             (state,) = client.get_servers()
             self.assertTrue(state.shared_store)
-        alone = LiveServer()
-        self.addCleanup(alone.kill)
-        with sis.Client(alone.address) as client:
-            self.assertFalse(client.get_servers()[0].shared_store)
-
-    def test_each_reads_what_another_stored(self):
-        run = self.create_run()
-        self.append(self.clients[0], run, "whole", seal=True)
+            self.noticed(lambda: is_listed(client))
+        # Each has some of it in memory.
+        for turn, client in enumerate(self.clients):
+            self.append(client, run, "parts", BLOCK * turn, BLOCK * (turn + 1), seal=turn == 2)
+        self.append(self.clients[0], run, "released", seal=True)
         answers = []
         for client in self.clients:
-            records = client.fetch_top_k(run, ["whole"])
+            records = client.fetch_top_k(run, ["parts"])
             self.assert_whole(records)
+            self.assert_whole(client.fetch_top_k(run, ["released"]))
             answers.append(
                 client.evaluate(
                     run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs,
-                    outputs=["accepted", "decisions"],
+                    outputs=["decisions"],
                 )
-            )
+            )  # fmt: skip
         for answer in answers:
-            self.assertEqual(answer.decisions.tobytes(), answers[0].decisions.tobytes())
-            self.assertEqual(answer.totals, answers[0].totals)
-
-    def test_a_sequence_that_came_by_several_is_whole_at_each(self):
-        """Each has some of it in memory."""
-        run = self.create_run()
-        for turn, client in enumerate(self.clients):
-            first = BLOCK * turn
-            self.append(client, run, "parts", first, first + BLOCK, seal=turn == 2)
-        for client in self.clients:
-            self.assert_whole(client.fetch_top_k(run, [sis.Slice("parts", 0, POSITIONS)]))
-        # And what is sent again is compared, whoever has it.
+            self.assertEqual((answer.decisions.tobytes(), answer.totals), (answers[0].decisions.tobytes(), answers[0].totals))
+        # What is sent again is compared, whoever has it.
         self.append(self.clients[1], run, "parts", seal=True)
         with self.assertRaises(sis.AppendError) as raised:
             with self.clients[2].append(run, sampling=sis.Sampling("raw"), retry_timeout=0) as stream:
                 stream.block("parts", first_position=0, policy_version=0, **random_record(8, 5, VOCABULARY, TOP_K)._asdict())
         self.assertEqual([refusal.code.name for refusal in raised.exception.refused], ["ALREADY_EXISTS"])
 
-    def test_what_one_released_is_released_at_each(self):
-        run = self.create_run()
-        slices = [sis.Slice("s", 0, POSITIONS)]
-        self.append(self.clients[0], run, "s", 0, BLOCK)  # the others have it in the store alone
-        self.assertEqual(self.clients[1].release(run, ["s"]).sequences, 1)
+        self.assertEqual(self.clients[1].release(run, ["released"]).sequences, 1)
+        self.clients[1].advance_version(run, 5)
         for client in self.clients:
-            missing = client.fetch_top_k(run, slices).missing
-            self.assertEqual({part.reason for part in missing}, {sis.MissingReason.RELEASED})
-            with self.assertRaises(sis.AppendError):
-                self.append(client, run, "s", BLOCK, 2 * BLOCK)
-        # Each has all of it in memory.
-        self.append(self.clients[0], run, "whole", seal=True)
-        for client in self.clients:
-            self.assert_whole(client.fetch_top_k(run, ["whole"]))
-        self.assertEqual(self.clients[1].release(run, ["whole"]).sequences, 1)
-        for client in self.clients:
-            missing = lambda: client.fetch_top_k(run, [sis.Slice("whole", 0, POSITIONS)]).missing
-            self.noticed(lambda: {part.reason for part in missing()} == {sis.MissingReason.RELEASED})
-
-    def test_runs_and_their_deletion_are_noticed(self):
-        run = self.create_run()
-        is_listed = lambda client: run.id in {status.run.id for status in client.list_runs()}
-        for client in self.clients:
-            self.noticed(lambda: is_listed(client))
+            self.noticed(lambda: self.missing(client, run, "released") == {sis.MissingReason.RELEASED})
+            self.noticed(lambda: client.get_run(run.id).policy_version == 5)
+            self.noticed(lambda: self.missing(client, run, "parts") == {sis.MissingReason.STALE})
         self.assertTrue(self.clients[1].delete_run(run.id))
         for client in self.clients:
             self.noticed(lambda: not is_listed(client))
-        again = self.create_run()
-        self.assertEqual(again.incarnation, run.incarnation + 1)
-        for client in self.clients:
-            self.noticed(lambda: is_listed(client))
-            self.assertEqual(client.get_run(run.id).run.incarnation, again.incarnation)
-
-    def test_policy_versions_are_noticed(self):
-        run = self.create_run(max_staleness=1)
-        self.append(self.clients[0], run, "old", seal=True)
-        for client in self.clients:
-            self.assert_whole(client.fetch_top_k(run, [sis.Slice("old", 0, POSITIONS)]))
-        self.clients[1].advance_version(run, 5)
-        for client in self.clients:
-            self.noticed(lambda: client.get_run(run.id).policy_version == 5)
-            reasons = lambda: {
-                missing.reason for missing in client.fetch_top_k(run, [sis.Slice("old", 0, POSITIONS)]).missing
-            }
-            self.noticed(reasons, lambda found: found == {sis.MissingReason.STALE})
+        self.assertEqual(self.create_run().incarnation, run.incarnation + 1)
 
     def test_a_silent_store_blocks_no_other_call(self):
         run = self.create_run()
@@ -151,8 +110,7 @@ class FleetTest(unittest.TestCase):
         self.addCleanup(self.redis.thaw)
         began = time.monotonic()
         try:
-            missing = self.clients[1].fetch_top_k(run, [sis.Slice("stored", 0, POSITIONS)]).missing
-            self.assertEqual({part.reason for part in missing}, {sis.MissingReason.STORE_DOWN})
+            self.assertEqual(self.missing(self.clients[1], run, "stored"), {sis.MissingReason.STORE_DOWN})
         except sis.Unavailable as error:
             self.assertNotIn("Deadline", str(error))
         self.assertLess(time.monotonic() - began, DEADLINE)
@@ -169,10 +127,7 @@ class FleetTest(unittest.TestCase):
             self.assertEqual([state for state in client.get_servers() if isinstance(state, sis.Error)], [])
         self.redis.thaw()
 
-        def whole():
-            return not self.clients[1].fetch_top_k(run, [sis.Slice("stored", 0, POSITIONS)]).missing
-
-        until(whole, seconds=10)
+        until(lambda: not self.missing(self.clients[1], run, "stored"), seconds=10)
         self.append(self.clients[2], run, "new", seal=True)
         self.assert_whole(self.clients[0].fetch_top_k(run, ["new"]))
 

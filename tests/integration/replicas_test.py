@@ -9,7 +9,6 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from server.testing.until import until
 from sis._servers.placement import Placement
 
 VOCABULARY, TOP_K = 48, 7
@@ -18,21 +17,8 @@ OUTPUTS = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
 CONFIG = {"seed": 3, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "max_staleness": 2}
 
 
-class Server(LiveServer):
-    def __init__(self, listen="127.0.0.1:0"):
-        super().__init__(listen=listen, cache_bytes=16 << 20)
-
-    def restart(self):
-        """On the same port, with nothing in memory."""
-        self.__init__(self.address)
-
-
-def sealed(stream, sequence):
-    try:
-        stream.seal(sequence, length=9)
-        return stream.flush()
-    except sis.AppendError:
-        return None
+def serve():
+    return LiveServer(cache_bytes=16 << 20)
 
 
 def log_softmax(rows, seed):
@@ -59,7 +45,7 @@ def append(client, run, sequences, lengths=LENGTHS, version=0):
 
 class ReplicasTest(unittest.TestCase):
     def setUp(self):
-        self.servers = [Server() for _ in range(3)]
+        self.servers = [serve() for _ in range(3)]
         for server in self.servers:
             self.addCleanup(server.kill)
         self.names = [server.address for server in self.servers]
@@ -85,7 +71,7 @@ class ReplicasTest(unittest.TestCase):
         return client
 
     def one_server(self):
-        server = Server()
+        server = serve()
         self.addCleanup(server.kill)
         client = sis.Client(server.address, timeout=20)
         self.addCleanup(client.close)
@@ -93,23 +79,11 @@ class ReplicasTest(unittest.TestCase):
         append(client, run, self.sequences)
         return client, run
 
-    def evaluate(self, client, records, draw=1, form="gathered", outputs=OUTPUTS, **options):
+    def evaluate(self, client, records, draw=1, outputs=OUTPUTS, **options):
         values = log_softmax(2 * sum(LENGTHS), seed=5)[: len(records)]
         log_probs, sampled = sis.gather(records, values, np.full(len(records), 3))
-        if form == "gathered":
-            return client.evaluate(
-                self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options
-            )
-        envelopes, masses = sis.reduce(records, log_probs)
         return client.evaluate(
-            self.run_,
-            records,
-            draw=draw,
-            sampled_log_probs=sampled,
-            log_envelopes=envelopes,
-            covered_masses=masses,
-            outputs=outputs,
-            **options,
+            self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options
         )
 
     def assert_same_bits(self, a, b, name):
@@ -143,12 +117,10 @@ class ReplicasTest(unittest.TestCase):
         some = [client.fetch_top_k(self.run_, asked, log_probs=False) for client in (one, self.client)]
         self.assert_same(*some)
         self.assertEqual(some[1].present.tolist(), (fetched[0].sampled_ids >= 0).tolist())
-        for form in ("gathered", "reduced"):
-            for draw, outputs in enumerate((["decisions", "acceptance_probabilities"], [])):
-                for _ in range(2):  # a retry is counted once
-                    options = {"draw": draw, "form": form, "outputs": outputs}
-                    self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
-                self.assert_same_steps(*({draw: client.list_steps(self.run_, draws=[draw])[draw]} for client in (one, self.client)))
+        for draw, outputs in enumerate((["decisions", "acceptance_probabilities"], [])):
+            for _ in range(2):  # a retry is counted once
+                self.assert_same(*(self.evaluate(c, r, draw, outputs) for c, r in zip((one, self.client), fetched)))
+            self.assert_same_steps(*(client.list_steps(self.run_, draws=[draw]) for client in (one, self.client)))
         # Batches of one sequence each, so that a replica gets a third of them.
         for i, sequence in enumerate(self.sequences):
             records = [client.fetch_top_k(self.run_, [sequence]) for client in (one, self.client)]
@@ -162,15 +134,6 @@ class ReplicasTest(unittest.TestCase):
         for records, client in zip(fetched, (one, self.client)):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])
-        beyond = [sis.Slice(sequence, 0, length + 1) for sequence, length in zip(self.sequences, LENGTHS)]
-        fetched = [client.fetch_top_k(self.run_, beyond) for client in (one, self.client)]
-        self.assert_same(*fetched)
-        self.assert_same(*(self.evaluate(c, r, draw=6, outputs=[]) for c, r in zip((one, self.client), fetched)))
-        fetched = [client.fetch_top_k(self.run_, self.sequences) for client in (one, self.client)]
-        curve = dict(draw=7, prefix_curve=[1, 2], total_variation=True)
-        self.assert_same(*(self.evaluate(c, r, **curve) for c, r in zip((one, self.client), fetched)))
-        self.assertEqual(len(self.evaluate(self.client, fetched[1], **curve).prefix_curve), 2)
-        self.assertEqual(self.evaluate(self.client, fetched[1]).totals.missing, 0)
 
     def test_a_step_adds_up_over_the_replicas_whatever_each_was_asked(self):
         append(self.client, self.run_, self.sequences)
@@ -237,7 +200,7 @@ class ReplicasTest(unittest.TestCase):
         append(self.client, self.run_, self.sequences)
         records = self.client.fetch_top_k(self.run_, self.sequences, keep_seconds=60)
         outputs = ["decisions", "acceptance_probabilities"]
-        both = {form: self.evaluate(self.client, records, outputs=outputs, form=form) for form in ("gathered", "reduced")}
+        whole = self.evaluate(self.client, records, outputs=outputs)
         self.servers[1].kill()
         first, second, third = self.client.get_servers()
         self.assertTrue(first.ready and third.ready)
@@ -247,17 +210,16 @@ class ReplicasTest(unittest.TestCase):
             sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share
         )
         rows = np.isin(np.repeat(np.arange(len(LENGTHS)), LENGTHS), share)
-        for form, whole in both.items():
-            part = self.evaluate(self.client, records, outputs=outputs, form=form)
-            self.assertEqual(part.missing, down)
-            for name in ("accepted", *outputs):
-                self.assertEqual(getattr(part, name)[~rows].tobytes(), getattr(whole, name)[~rows].tobytes())
-            self.assertTrue((part.decisions[rows] == sis.Decision.MISSING).all())
-            self.assertFalse(part.accepted[rows].any() or part.acceptance_probabilities[rows].any())
-            self.assertEqual(part.totals.missing, rows.sum())
-            self.assertEqual(part.totals.scored, (~rows).sum())
-            for n, totals in enumerate(part.slice_totals):
-                self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
+        part = self.evaluate(self.client, records, outputs=outputs)
+        self.assertEqual(part.missing, down)
+        for name in ("accepted", *outputs):
+            self.assertEqual(getattr(part, name)[~rows].tobytes(), getattr(whole, name)[~rows].tobytes())
+        self.assertTrue((part.decisions[rows] == sis.Decision.MISSING).all())
+        self.assertFalse(part.accepted[rows].any() or part.acceptance_probabilities[rows].any())
+        self.assertEqual(part.totals.missing, rows.sum())
+        self.assertEqual(part.totals.scored, (~rows).sum())
+        for n, totals in enumerate(part.slice_totals):
+            self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
         mask = np.random.default_rng(5).random(len(rows)) < 0.5
         part = self.evaluate(self.client, records, outputs=["decisions"], options=sis.EvaluateOptions(mask=mask))
         self.assertEqual((part.decisions == sis.Decision.MASKED).tolist(), (~mask).tolist())
@@ -283,73 +245,6 @@ class ReplicasTest(unittest.TestCase):
         self.assertEqual(self.client.get_run("run").sequences, len(self.sequences) - len(share))
         self.assertEqual(self.client.create_run("run", **CONFIG), self.run_)
         self.client.create_run("another", **CONFIG)
-
-    def test_it_restarts_empty_and_training_continues(self):
-        append(self.client, self.run_, self.sequences)
-        before = self.client.fetch_top_k(self.run_, self.sequences, keep_seconds=60)
-        outputs = ["decisions"]
-        whole = self.evaluate(self.client, before, outputs=outputs)
-        trainer = self.connect()
-        run = trainer.get_run("run").run
-        stream = self.client.append(self.run_, sampling=sis.Sampling("raw"))
-        self.addCleanup(stream.abandon)
-        for sequence in self.sequences:
-            stream.seal(sequence, length=LENGTHS[self.sequences.index(sequence)])
-        stream.flush()
-        self.servers[1].kill()
-        share = self.share_of(1)
-        # Fetched while it is down.
-        during = self.client.fetch_top_k(self.run_, [sis.Slice(s, 0, n) for s, n in zip(self.sequences, LENGTHS)])
-        self.assertEqual(len(during), sum(LENGTHS))
-        self.assertEqual(
-            during.missing,
-            tuple(sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share),
-        )
-        trainer.advance_version(run, 2)
-        new, lengths = [f"new-{i}" for i in range(40)], [5] * 40
-        lost = {s for s in new if self.owner(s) == 1}
-        with self.assertRaises(sis.AppendError) as raised:
-            append(self.client, self.run_, new, lengths, version=2)
-        refused = raised.exception.refused
-        self.assertEqual({(r.sequence, r.entry) for r in refused},
-                         {(s, entry) for s in lost for entry in ("block [0, 5)", "seal at 5")})
-        self.assertEqual({r.code.name for r in refused}, {"UNAVAILABLE"})
-
-        lane = next(name for name in (f"lane-{i}" for i in itertools.count()) if self.owner(name) == 1)
-        with self.assertRaises(sis.AppendError):
-            stream.seal(lane, length=9)
-            stream.flush()
-        self.servers[1].restart()
-        # The stream that was open all the while reaches it again, and opens the run there.
-        self.assertEqual(until(lambda: sealed(stream, lane)), {(lane, 0): 0})
-        self.client.release(self.run_, [lane])
-        for client in (self.client, trainer):
-            evaluate = lambda: self.evaluate(client, before, outputs=outputs).missing
-            missing = until(evaluate, lambda ranges: all(m.reason != sis.MissingReason.STORE_DOWN for m in ranges))
-        reasons = {m.slice: m.reason for m in missing}
-        self.assertEqual(
-            reasons,
-            {n: sis.MissingReason.NEVER_ARRIVED for n in share},
-        )
-        # Records that could not be fetched are never scored, although the replica is back and may
-        # hold them.
-        append(self.client, self.run_, version=2, sequences=[self.sequences[n] for n in share], lengths=[LENGTHS[n] for n in share])
-        again = self.evaluate(self.client, during, outputs=outputs)
-        self.assertEqual(
-            {m.slice for m in again.missing if m.reason == sis.MissingReason.STORE_DOWN}, set(share)
-        )
-        # It takes new sequences, at the version of the others.
-        self.assertEqual(len(append(self.client, self.run_, new, lengths, version=2)), 40)
-        records = trainer.fetch_top_k(run, new)
-        self.assertEqual((len(records), records.missing), (200, ()))
-        with sis.Client(self.names[1], timeout=20) as single:
-            status = single.get_run("run")
-            self.assertEqual((status.policy_version, status.sequences), (2, len(lost) + len(share)))
-        self.assertEqual(whole.totals.missing, 0)
-        # The records on the other replica are not silently scored differently than before.
-        trainer.advance_version(run, 4)
-        with self.assertRaisesRegex(sis.FailedPrecondition, "record_digest"):
-            self.evaluate(trainer, before, outputs=outputs)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,26 @@
 """The promises of acks with each store, tested by killing a real server with RocksDB."""
 
-import contextlib
 import os
 import pathlib
 import shutil
 import signal
 import tempfile
-import threading
 import time
 import unittest
 import zlib
 from typing import NamedTuple
 
-import numpy as np
-
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.random_records import random_record
+from tests.integration import fleet_load
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
 
-def recorded(sequence: str, top_k: int = TOP_K, vocabulary: int = VOCABULARY):
+def recorded(sequence: str) -> sis.TopK:
     """The records of a sequence, the same whenever it is asked for."""
-    rng = np.random.default_rng(zlib.crc32(sequence.encode()))
-    logits = rng.normal(size=(POSITIONS, vocabulary))
-    log_softmax = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    sampled_ids = (log_softmax + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    ids = np.broadcast_to(np.arange(vocabulary), logits.shape)
-    sampled = np.take_along_axis(log_softmax, sampled_ids[:, None], axis=1)[:, 0]
-    return sis.canonical(ids, log_softmax, sampled_ids, sampled, top_k)
+    return random_record(zlib.crc32(sequence.encode()), POSITIONS, VOCABULARY, TOP_K)
 
 
 def send(stream, sequence: str, first: int, count: int = BLOCK) -> None:
@@ -84,88 +76,31 @@ class StoreTest(unittest.TestCase):
     def append_stream(self, client: sis.Client, run):
         return client.append(run, sampling=sis.Sampling("processed", temperature=1.0))
 
-    def store_whole(self, client: sis.Client, run, sequences, seal=True) -> None:
+    def store_whole(self, client: sis.Client, run, sequences) -> None:
         with self.append_stream(client, run) as stream:
             for sequence in sequences:
                 send(stream, sequence, 0, POSITIONS)
-                if seal:
-                    stream.seal(sequence, length=POSITIONS)
-
-    def assert_recorded(self, records: sis.TopKRecords, index: int, rows: np.ndarray) -> None:
-        """The rows (bool) of the slice hold what was sent, bit by bit."""
-        part = records.slices[index]
-        expected = recorded(part.sequence)
-        positions = np.arange(part.first_position, part.first_position + part.length)[rows]
-        for name, array in expected._asdict().items():
-            got = getattr(records, name.replace("top_k_", ""))[records.rows(index)][rows]
-            self.assertEqual(got.tobytes(), array[positions].astype(got.dtype).tobytes(), part)
-
-    def load_until_killed(self, server: Server, run, acks_before_kill: int):
-        """Appends from several threads until the server dies; returns what was acked, per
-        sequence."""
-        acked, enough, lock = {}, threading.Semaphore(0), threading.Lock()
-
-        def work(worker: int) -> None:
-            names = [f"worker {worker} sequence {i}" for i in range(3)]
-            with contextlib.suppress(sis.Error):
-                with self.append_stream(server.client, run) as stream:
-                    for first in range(0, POSITIONS, BLOCK):
-                        for name in names:
-                            send(stream, name, first)
-                        if first + BLOCK == POSITIONS // 4:
-                            stream.seal(names[0], length=POSITIONS // 4)
-                            names = names[1:]
-                        committed = stream.flush()
-                        with lock:
-                            acked.update({ref.id: length for ref, length in committed.items()})
-                        enough.release()
-
-        threads = [threading.Thread(target=work, args=[i]) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for _ in range(acks_before_kill):
-            enough.acquire()
-        server.kill()
-        for thread in threads:
-            thread.join()
-        self.assertGreater(len(acked), 4)
-        return acked
-
-    def check_after_restart(self, client: sis.Client, acked) -> None:
-        """Every acked position is there as it was sent; what wasn't acked is as it was sent, or
-        missing."""
-        run = client.get_run("run").run
-        names = sorted(acked)
-        records = client.fetch_top_k(run, [sis.Slice(name, 0, POSITIONS) for name in names])
-        for index, name in enumerate(names):
-            present = records.present[records.rows(index)]
-            self.assertTrue(present[: acked[name]].all(), f"{name}: {present.sum()} of {acked[name]} acked")
-            self.assert_recorded(records, index, present)
-        self.assertTrue(all(missing.reason == sis.MissingReason.NEVER_ARRIVED for missing in records.missing))
+                stream.seal(sequence, length=POSITIONS)
 
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
-
-        class Stopped:
-            """A server whose store is copied when it is killed."""
-
-            def __init__(self, server, stop):
-                self.client, self._server, self._stop = server.client, server, stop
-
-            def kill(self):
-                self._stop(self._server)
-                shutil.copytree(original, copy)
-                self._server.kill()
-
         original, copy = f"{self.directory}/db", f"{self.directory}/copy"
         for stop in (Server.end, Server.kill, Server.freeze):
             with self.subTest(stop.__name__):
                 server = self.serve(f"rocksdb:{original}")
-                acked = self.load_until_killed(Stopped(server, stop), self.create_run(server.client), 40)
+                fleet_load.create_run(server.client)
+                load = fleet_load.Load([server.address])
+                self.addCleanup(load.stop)
+                load.go_on(sequences=100)
+                stop(server)
+                shutil.copytree(original, copy)
+                acked = load.acked()
+                server.kill()
+                load.stop()
                 for directory in (copy, original):
                     again = self.serve(f"rocksdb:{directory}")
                     self.assertNotIn("damaged", again.store)
-                    self.check_after_restart(again.client, acked)
+                    self.assertEqual(fleet_load.missing_of([again.address], acked), {})
                     again.kill()
                     shutil.rmtree(directory)
 
@@ -291,8 +226,11 @@ class StoreTest(unittest.TestCase):
         records = client.fetch_top_k(run, [sis.Slice(name, 0, POSITIONS) for name in names])
         missing = {names[part.slice]: part.reason for part in records.missing}
         for index, name in enumerate(names):
-            if name not in missing:
-                self.assert_recorded(records, index, np.ones(POSITIONS, bool))
+            if name in missing:
+                continue
+            for field, array in recorded(name)._asdict().items():
+                got = getattr(records, field.replace("top_k_", ""))[records.rows(index)]
+                self.assertEqual(got.tobytes(), array.astype(got.dtype).tobytes(), (name, field))
         return missing
 
 

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/append/ingest.h"
 #include "server/testing/backing.h"
-#include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
+#include "server/testing/replica.h"
 #include "server/testing/store_parts.h"
 
 namespace sis {
@@ -24,52 +24,40 @@ namespace {
 constexpr int kSlots = 4;
 
 // One server's runs, from start to end.
-class Replica {
+class Replica : public sis::Replica {
  public:
-  Replica(const std::string& store, const ManualClock& clock, const Limits& limits = {})
-      : store_(*OpenStore(store)),
-        registry_(int64_t{1} << 28, limits, [&clock] { return clock.Now(); }) {
-    if (store_ != nullptr) stored_.emplace(*store_, registry_, [&clock] { return clock.Now(); });
-    runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
-    const auto recovered = runs_->Recover();
+  Replica(const std::string& store, const Limits& limits)
+      : sis::Replica(*OpenStore(store), limits) {
+    const auto recovered = runs().Recover();
     EXPECT_TRUE(recovered.ok()) << recovered.status();
     recovered_ = recovered.value_or(StoredRuns::Recovered());
   }
 
-  StoredRuns& runs() { return *runs_; }
-  const StoredRuns& runs() const { return *runs_; }
-  const RunRegistry& registry() const { return registry_; }
   const StoredRuns::Recovered& recovered() const { return recovered_; }
 
   absl::StatusOr<RunRegistry::Created> Create(const std::string& id, uint64_t incarnation = 0,
-                                              uint64_t seed = 7) {
-    v1::RunConfig config = SmallConfig(kSlots);
-    config.set_seed(seed);
-    return Create(id, incarnation, config);
-  }
-  absl::StatusOr<RunRegistry::Created> Create(const std::string& id, uint64_t incarnation,
-                                              const v1::RunConfig& config,
+                                              const v1::RunConfig& config = SmallConfig(kSlots),
                                               const Caller& caller = Caller()) {
     v1::CreateRunRequest request;
     request.set_run_id(id);
     request.set_incarnation(incarnation);
     *request.mutable_config() = config;
-    return runs_->Create(request, caller);
+    return runs().Create(request, caller);
   }
   absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& id, uint64_t incarnation = 0,
                                             const Caller& caller = Caller()) {
-    return runs_->Find(Ref(id, incarnation), caller);
+    return runs().Find(Ref(id, incarnation), caller);
   }
   absl::StatusOr<bool> Delete(const std::string& id, uint64_t incarnation = 0,
                               const Caller& caller = Caller()) {
-    return runs_->Delete(Ref(id, incarnation), caller);
+    return runs().Delete(Ref(id, incarnation), caller);
   }
 
   // Sequence "a" of 10 positions.
   absl::Status Append(const std::string& id) {
     const absl::StatusOr<std::shared_ptr<Run>> run = Find(id);
     if (!run.ok()) return run.status();
-    absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, HeaderOf(**run));
+    absl::StatusOr<Ingest> ingest = Ingest::Open(runs(), HeaderOf(**run));
     if (!ingest.ok()) return ingest.status();
     v1::AppendBatch batch;
     *batch.add_entries() = EntryOf(**run, records_.Block("a"));
@@ -82,7 +70,7 @@ class Replica {
   int64_t Positions(const std::string& id) {
     Run& run = **Find(id);
     const FoundSequence found =
-        stored_.has_value() ? stored_->Find(run, {"a", 0}) : run.Find({"a", 0});
+        run.backing() == nullptr ? run.Find({"a", 0}) : run.backing()->Find(run, {"a", 0});
     const auto* sequence = std::get_if<0>(&found);
     return sequence == nullptr ? 0 : (*sequence)->positions();
   }
@@ -96,22 +84,17 @@ class Replica {
   }
 
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(10);
-  std::unique_ptr<Store> store_;
-  RunRegistry registry_;
-  std::optional<StoredCache> stored_;
-  std::optional<StoredRuns> runs_;
   StoredRuns::Recovered recovered_;
 };
 
 class RunsTest : public testing::TestWithParam<std::string> {
  protected:
   RunsTest() {
-    clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
     if (GetParam() == "rocksdb") backing_.emplace();
   }
 
   std::string store() const { return backing_.has_value() ? backing_->description() : "memory"; }
-  Replica Start(const Limits& limits = {}) { return Replica(store(), clock_, limits); }
+  Replica Start(const Limits& limits = {}) { return Replica(store(), limits); }
 
   // Replaces the stored record of the run, perhaps by bytes that are none.
   void PutRecord(const StoredRun& run, bool damaged = false) {
@@ -120,7 +103,6 @@ class RunsTest : public testing::TestWithParam<std::string> {
     EXPECT_EQ(*Open(*backing_)->PutRun(run), run);
   }
 
-  ManualClock clock_;
   std::optional<RocksDbBacking> backing_;
 };
 
@@ -373,7 +355,7 @@ TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {
     ASSERT_TRUE(PutOne(*Open(*backing_), {bad.run_id, 3, "s", 0}, Block(0, 1, "rows")).ok());
   }
   for (int start = 0; start < 2; ++start) {
-    const Replica replica = Start();
+    Replica replica = Start();
     EXPECT_EQ(replica.recovered().runs, 3);
     EXPECT_EQ(replica.runs().Quarantined().size(), BadRecords().size());
   }
@@ -550,9 +532,9 @@ TEST_P(RunsTest, IdleRunsGo) {
     ASSERT_TRUE(replica.Append(id).ok());
   }
   const auto idle = *replica.Find("idle");
-  clock_.Advance(absl::Minutes(40));
+  replica.clock().Advance(absl::Minutes(40));
   ASSERT_TRUE(replica.Find("used").ok());
-  clock_.Advance(absl::Minutes(40));
+  replica.clock().Advance(absl::Minutes(40));
   replica.runs().ForgetIdle(absl::InfiniteDuration());
   EXPECT_EQ(replica.registry().List().size(), 2);
   replica.runs().ForgetIdle(absl::Hours(1));
