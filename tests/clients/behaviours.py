@@ -87,17 +87,6 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a sequence is older than the run's time to live",
-        "",
-        [
-            ("create_run run time_to_live=0.05", "ok incarnation 1"),
-            *appended("x rows=20"),
-            ("{wait 0.1}", ""),
-            ("fetch x:0+20", "ok positions 20 missing 0:0+20 EXPIRED"),
-            ("evaluate draw=1", "ok scored 0 missing 20 new 20 missing 0:0+20 EXPIRED"),
-        ],
-    ),
-    Behaviour(
         "a sequence is older than `max_staleness` allows",
         "",
         [
@@ -156,47 +145,6 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "the same response is generated again",
-        "",
-        [
-            CREATE,
-            *appended("x rows=20", "x#1 rows=10 seed=7"),
-            ("fetch x x#1", "ok positions 30"),
-            ("evaluate draw=1", "ok scored 30 missing 0 new 30"),
-        ],
-    ),
-    Behaviour(
-        "a record has a NaN",
-        "",
-        [
-            CREATE,
-            ("open", DONE),
-            ("block x rows=20", DONE),
-            ("block y rows=20 nan_at=7", "INVALID_ARGUMENT …'y'…sampled_log_probs…position 7…nan…"),
-            ("block z rows=20", DONE),
-            ("flush", DONE),
-            ("get_run run", "ok incarnation 1 version 0 sequences 2 sealed 0 positions 40 kept 0 unread 2"),
-            ("block y rows=20", DONE),
-            ("finish", DONE),
-            ("fetch x y z", "ok positions 60"),
-        ],
-    ),
-    Behaviour(
-        "one block of an `append_many` has a NaN",
-        "",
-        [
-            CREATE,
-            ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30 nan_in=y", "INVALID_ARGUMENT entries[1]…'y'…position 0…nan…"),
-            ("get_run run", "ok incarnation 1 version 0 sequences 0 sealed 0 positions 0 kept 0 unread 0"),
-            ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30", DONE),
-            ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30", DONE),
-            ("get_run run", "ok incarnation 1 version 0 sequences 3 sealed 0 positions 64 kept 0 unread 3"),
-            ("fetch x y z#1", "ok positions 64"),
-            ("{kill 0}", ""),
-            ("append_many w:0+4", "UNAVAILABLE …"),
-        ],
-    ),
-    Behaviour(
         "a sequence is generated again by newer weights",
         "",
         [
@@ -237,11 +185,6 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a stream is opened for raw log-probs at a temperature other than 1",
-        "",
-        [CREATE, ("open temperature=0.5", DONE), ("flush", "INVALID_ARGUMENT …temperature…")],
-    ),
-    Behaviour(
         "a stream has ended",
         "",
         [
@@ -266,32 +209,6 @@ BEHAVIOURS = [
             ("get_step 1", "ok sequences 1 scored 200 missing 0"),
             ("evaluate draw=1", "ok scored 200 missing 0 new 0"),
             ("list_steps", "ok 1 2"),
-        ],
-    ),
-    Behaviour(
-        "the trainer's log-probs have a NaN",
-        "",
-        [
-            CREATE,
-            *appended("x rows=20"),
-            ("fetch x", "ok positions 20"),
-            ("evaluate draw=1 nan_at=7", "INVALID_ARGUMENT …log_probs…position 7…nan…"),
-            ("get_step 1", "NOT_FOUND …"),
-            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
-        ],
-    ),
-    Behaviour(
-        "the trainer's arrays are one row too short",
-        "",
-        [
-            CREATE,
-            *appended("x rows=20"),
-            ("fetch x", "ok positions 20"),
-            (
-                "evaluate draw=1 one_row_less=1",
-                "INVALID_ARGUMENT sampled_log_probs has shape [19], must be [20]",
-            ),
-            ("get_step 1", "NOT_FOUND …"),
         ],
     ),
     Behaviour(
@@ -351,11 +268,6 @@ BEHAVIOURS = [
             ("create_run run", "ok incarnation 2"),
             ("fetch x", "ok positions 0 missing 0:0+0 NEVER_ARRIVED"),
         ],
-    ),
-    Behaviour(
-        "a run is opened with another configuration",
-        "",
-        [CREATE, ("create_run run seed=4", "ALREADY_EXISTS …seed…")],
     ),
     Behaviour(
         "a run is unknown or deleted",
@@ -501,16 +413,6 @@ BEHAVIOURS = [
             ("fetch x0 x1", "UNAVAILABLE …"),
         ],
         servers=2,
-    ),
-    Behaviour(
-        "Clip-Cov with one server",
-        "",
-        [
-            CREATE,
-            *appended("x rows=20", "y rows=30"),
-            ("fetch x y", "ok positions 50"),
-            ("evaluate draw=1 algorithm=clip_cov", "ok scored 50 missing 0 new 50"),
-        ],
     ),
     Behaviour(
         "Clip-Cov over several servers",

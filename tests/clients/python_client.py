@@ -73,21 +73,10 @@ class PythonClient:
     def connect(self, *addresses, timeout):
         self._client = sis.Client(addresses[0] if len(addresses) == 1 else addresses, timeout=float(timeout))
 
-    def create_run(
-        self, name, seed=3, top_k=TOP_K, time_to_live=0, byte_quota=0, evict_unread=False, max_staleness=None,
-        incarnation=0,
-    ):  # fmt: skip
+    def create_run(self, name, **settings):
+        given = {field: float(value) if field == "time_to_live" else int(value) for field, value in settings.items()}
         self._run = self._client.create_run(
-            name,
-            seed=int(seed),
-            vocabulary_size=VOCABULARY,
-            top_k=int(top_k),
-            log_prob_encoding="float32",
-            time_to_live=float(time_to_live),
-            byte_quota=int(byte_quota),
-            evict_unread=bool(evict_unread),
-            max_staleness=None if max_staleness is None else int(max_staleness),
-            incarnation=int(incarnation),
+            name, seed=3, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32", **given
         )
         return f"ok incarnation {self._run.incarnation}"
 
@@ -111,32 +100,16 @@ class PythonClient:
     def advance_version(self, version):
         return f"ok dropped {self._client.advance_version(self._run, int(version))}"
 
-    def open(self, temperature=1, retry=60):
-        sampling = sis.Sampling("raw", temperature=float(temperature))
-        self._stream = self._client.append(
-            self._run, sampling=sampling, worker="worker", retry_timeout=float(retry)
-        )
+    def open(self, retry=60):
+        sampling = sis.Sampling("raw")
+        self._stream = self._client.append(self._run, sampling=sampling, worker="worker", retry_timeout=float(retry))
 
-    def block(self, name, rows, first=0, version=0, seed=0, nan_at=None):
+    def block(self, name, rows, first=0, version=0, seed=0):
         sequence = slice_of(name)
         record = rows_of(int(first), int(rows), int(seed))
-        if nan_at is not None:
-            record["sampled_log_probs"][int(nan_at) - int(first)] = np.nan
         self._stream.block(
             sequence.sequence, attempt=sequence.attempt, first_position=int(first), policy_version=int(version), **record
         )
-
-    def append_many(self, *slices, nan_in=None):
-        entries = []
-        for text in slices:
-            part = slice_of(text)
-            record = rows_of(part.first_position, part.length, seed=0)
-            if part.sequence == nan_in:
-                record["sampled_log_probs"][0] = np.nan
-            entries.append(
-                sis.Block(part.sequence, attempt=part.attempt, first_position=part.first_position, policy_version=0, **record)
-            )
-        sis.append_many(self._client, self._run, entries, sampling=sis.Sampling("raw"), worker="worker")
 
     def seal(self, name, length):
         sequence = slice_of(name)
@@ -153,7 +126,7 @@ class PythonClient:
         self._records = records
         return f"ok positions {len(records)}{told_missing(records.missing)}"
 
-    def evaluate(self, draw, top_k=0, ratios=False, algorithm=None, nan_at=None, one_row_less=False):
+    def evaluate(self, draw, top_k=0, ratios=False, algorithm=None):
         records = self._records
         # Behaviour policy and current policy differ by these, slot by slot.
         shifts = np.array([0.125, -0.25, 0], np.float32)
@@ -164,10 +137,6 @@ class PythonClient:
             is_sampled.any(axis=1), log_probs[np.arange(len(records)), is_sampled.argmax(axis=1)],
             records.sampled_log_probs,
         )  # fmt: skip
-        if nan_at is not None:
-            log_probs[int(nan_at), 0] = np.nan
-        if one_row_less:
-            log_probs, sampled = log_probs[:-1], sampled[:-1]
         options = sis.EvaluateOptions()
         if algorithm is not None:
             options = sis.EvaluateOptions(

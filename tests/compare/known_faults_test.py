@@ -59,6 +59,25 @@ def another_context(base, rng):
     return cases.each(rows, lambda p: recordings.Position(p.token, dict(p.top).get(p.token, cases.NOTHING), p.top))
 
 
+# The trainer's values, of the base and a generator; the first rule of the verdict, and the diagnosis' faults; its words.
+FAULTS = (
+    ("healthy", cases.noisy, ([], []), "."),
+    (
+        "temperature", lambda base, rng: cases.each(cases.noisy(base, rng), cases.at(0.7)),
+        (["SisFreshTokensDiffer"], ["temperature"]), r"B looks like A at temperature 0\.(6[7-9]|7[0-3])",
+    ),
+    ("template", another_context, (["SisEnginesDiffer"], ["weights"]), "chat template"),
+    (
+        "column", lambda base, rng: cases.moved(cases.noisy(base, rng), 1, lists=False),
+        (["SisEnvelopeViolations"], ["sampled_shifted"]), ".",
+    ),
+    (
+        "rows", lambda base, rng: cases.moved(cases.noisy(base, rng), 1),
+        (["SisEnginesDiffer"], ["lists_shifted"]), ".",
+    ),
+)  # fmt: skip
+
+
 def run_id(fault, base):
     return f"{fault}-{base}".replace(" ", "_")
 
@@ -157,47 +176,15 @@ class KnownFaultsTest(unittest.TestCase):
         self.assertEqual(report["fault"], bool(rules or faults))
         return rules, faults, report
 
-    def test_a_healthy_run(self):
+    def test_faults_of_every_position(self):
         for name, base in self.bases.items():
-            with self.subTest(name):
-                rules, faults, report = self.diagnosed(self.driven("healthy", name, cases.noisy))
-                self.assertEqual((rules, faults, report["run_verdict"]), ([], [], "HEALTHY"), report["verdict"])
-                self.assertFalse(report["undecided"])
-
-    def test_a_temperature(self):
-        for name, base in self.bases.items():
-            with self.subTest(name):
-                run = self.driven(
-                    "temperature", name, lambda base, rng: cases.each(cases.noisy(base, rng), cases.at(0.7))
-                )  # fmt: skip
-                rules, faults, report = self.diagnosed(run)
-                self.assertEqual((rules[:1], faults), (["SisFreshTokensDiffer"], ["temperature"]), report["findings"])
-                self.assertRegex(report["verdict"][0], r"B looks like A at temperature 0\.(6[7-9]|7[0-3])")
-
-    def test_another_template(self):
-        for name, base in self.bases.items():
-            with self.subTest(name):
-                run = self.driven("template", name, another_context)
-                rules, faults, report = self.diagnosed(run)
-                self.assertEqual((rules[:1], faults), (["SisEnginesDiffer"], ["weights"]), report["findings"])
-                self.assertIn("chat template", report["verdict"][0])
-
-    def test_a_shifted_column(self):
-        for name, base in self.bases.items():
-            with self.subTest(name):
-                run = self.driven(
-                    "column", name, lambda base, rng: cases.moved(cases.noisy(base, rng), 1, lists=False)
-                )  # fmt: skip
-                rules, faults, report = self.diagnosed(run)
-                said = (["SisEnvelopeViolations"], ["sampled_shifted"])
-                self.assertEqual((rules[:1], faults), said, report["findings"])
-
-    def test_shifted_rows(self):
-        for name, base in self.bases.items():
-            with self.subTest(name):
-                run = self.driven("rows", name, lambda base, rng: cases.moved(cases.noisy(base, rng), 1))
-                rules, faults, report = self.diagnosed(run)
-                self.assertEqual((rules[:1], faults), (["SisEnginesDiffer"], ["lists_shifted"]), report["findings"])
+            for fault, trainer, expected, said in FAULTS:
+                with self.subTest(fault, base=name):
+                    rules, faults, report = self.diagnosed(self.driven(fault, name, trainer))
+                    self.assertEqual((rules[:1], faults), expected, report["findings"])
+                    self.assertRegex(report["verdict"][0], said)
+                    if not rules:
+                        self.assertEqual((report["run_verdict"], bool(report["undecided"])), ("HEALTHY", False))
 
     def test_stale_workers(self):
         for name, base in self.bases.items():

@@ -5,13 +5,10 @@ environment says.
 """
 
 import os
-import shutil
-import tempfile
 import time
 import unittest
 
 import sis
-from server.testing.live_server import LiveServer
 from server.testing.until import until
 from tests.integration import fleet_load
 from tests.integration.redis_servers import RedisCluster, RedisServer, with_replica
@@ -26,34 +23,11 @@ def takes_appends(server):
     return any(value for series, value in server.metrics().items() if "started_total" in series and "Append" in series)
 
 
-class AckedBlocksTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
-        self.addCleanup(shutil.rmtree, self.folder)
-
+class AckedBlocksTest(fleet_load.LoadedServersTest):
     def redis(self, *arguments):
         redis = RedisServer(f"{self.folder}/redis", *arguments)
         self.addCleanup(redis.kill)
         return redis
-
-    def serve(self, store, listen="127.0.0.1:0"):
-        server = LiveServer(f"--store={store}", listen=listen, cache_bytes=16 << 20)
-        self.addCleanup(server.kill)
-        return server
-
-    def begin(self, stores):
-        """Servers with these stores, and load on them."""
-        servers = [self.serve(store) for store in stores]
-        addresses = [server.address for server in servers]
-        with sis.Client(addresses, timeout=20) as client:
-            fleet_load.create_run(client)
-        load = fleet_load.Load(addresses)
-        self.addCleanup(load.stop)
-        return servers, load
-
-    def end(self, load):
-        load.stop()
-        self.assertEqual(load.failures, [])
 
     def missing(self, store, sequences):
         """By servers that have nothing in memory."""
@@ -61,7 +35,7 @@ class AckedBlocksTest(unittest.TestCase):
 
     def kill_servers(self, stores):
         """Always the same one: clients skip it for a while, and must find another."""
-        servers, load = self.begin(stores)
+        servers, _, load = self.begin(stores)
         for _ in range(KILLS):
             load.until(lambda: takes_appends(servers[0]))
             load.go_on()
@@ -85,7 +59,7 @@ class AckedBlocksTest(unittest.TestCase):
     def test_appendfsync_always_keeps_acked_blocks_when_nodes_are_killed_again_and_again(self):
         cluster = RedisCluster(self.folder, "always")
         self.addCleanup(cluster.kill)
-        _, load = self.begin([cluster.store] * 2)
+        *_, load = self.begin([cluster.store] * 2)
         for kill in range(KILLS):
             load.go_on()
             node = cluster.nodes[kill % len(cluster.nodes)]
@@ -98,7 +72,7 @@ class AckedBlocksTest(unittest.TestCase):
 
     def killed_under_load(self, redis):
         """Returns the sequences that were acked before the end of `redis`, and when that was."""
-        _, load = self.begin([redis.store])
+        *_, load = self.begin([redis.store])
         load.go_on(sequences=100)
         acked = load.acked()
         redis.kill()
@@ -128,7 +102,7 @@ class AckedBlocksTest(unittest.TestCase):
     def test_a_promoted_replica_has_the_records_that_reached_it(self):
         primary, replica = with_replica(self.folder, self.addCleanup)
         store = f"redis://{primary.node},{replica.node}"
-        servers, load = self.begin([store] * 2)
+        servers, _, load = self.begin([store] * 2)
         load.go_on(sequences=100)
         reached = load.acked()
         # The replica receives writes in their order, so this one comes after all the others.

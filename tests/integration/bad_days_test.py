@@ -19,6 +19,7 @@ import numpy as np
 import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
+from server.testing.random_records import random_record
 from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
@@ -65,18 +66,11 @@ class BadDaysTest(unittest.TestCase):
         with urllib.request.urlopen(f"http://{server.admin_address}{path}", timeout=20) as page:
             return page.read().decode()
 
-    def append(self, client, run, *sequences):
-        self.append_at(client, run, 0, *sequences)
-
-    def append_at(self, client, run, first_position, *sequences):
-        ids = np.tile(np.arange(TOP_K), (POSITIONS, 1))
-        log_probs = np.full((POSITIONS, TOP_K), -1.0)
+    def append(self, client, run, *sequences, first_position=0):
+        record = random_record(1, POSITIONS, VOCABULARY, TOP_K)._asdict()
         with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=0.1) as stream:
             for sequence in sequences:
-                stream.block(
-                    sequence, first_position=first_position, policy_version=0, sampled_ids=ids[:, 0],
-                    sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
-                )  # fmt: skip
+                stream.block(sequence, first_position=first_position, policy_version=0, **record)
 
     def scored(self, client, run, *sequences):
         """Positions that a step decides, and why others are missing."""
@@ -146,7 +140,7 @@ class BadDaysTest(unittest.TestCase):
         clock.set(2)
         until(lambda: self.days(server) == 2)
         # Memory goes by a clock that nobody sets, also to add to what the store takes for expired.
-        self.append_at(client, run, POSITIONS, "grows")
+        self.append(client, run, "grows", first_position=POSITIONS)
         self.append(client, run, "ahead")
         self.assertEqual(missing(client, "before", "grows", "ahead"), [])
         server.kill()

@@ -25,24 +25,14 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 class Values:
     """The tested policy's values at all positions, and what evaluate makes of them."""
 
-    def __init__(
-        self,
-        records: sis.TopKRecords,
-        logits: np.ndarray,
-        form: str,
-        tokens: Optional[np.ndarray] = None,
-    ):
+    def __init__(self, records: sis.TopKRecords, logits: np.ndarray, form: str, tokens: Optional[np.ndarray] = None):
         """tokens: the sampled tokens, if those of lost positions must be known."""
         rows = np.arange(len(records))
-        slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
-        if tokens is not None:
-            sampled = tokens
+        sampled = np.maximum(records.sampled_ids, 0) if tokens is None else tokens
         self.form = form
         current = log_softmax(logits.astype(np.float64)).astype(np.float32)
         self.sampled = current[rows, sampled]
-        self.log_probs = np.take_along_axis(current, slots, axis=1)
-        # Tests put here what is sent instead.
-        self.sent = self.log_probs
+        self.log_probs = np.take_along_axis(current, np.maximum(records.ids, 0), axis=1)
 
     def reduced(self, records: numerics.Records, here: slice) -> numerics.Reduced:
         """Reduces the values at the positions `here` by numpy. `records` are of these positions."""
@@ -52,11 +42,11 @@ class Values:
     def evaluate(self, client: sis.Client, run: sis.Run, records: sis.TopKRecords, **keywords) -> sis.Evaluation:
         sampled = self.sampled
         if self.form == "reduced":
-            envelopes, masses = sis.reduce(records, self.sent)
+            envelopes, masses = sis.reduce(records, self.log_probs)
             return client.evaluate(
                 run, records, sampled_log_probs=sampled, log_envelopes=envelopes, covered_masses=masses, **keywords
             )
-        return client.evaluate(run, records, log_probs=self.sent, sampled_log_probs=sampled, **keywords)
+        return client.evaluate(run, records, log_probs=self.log_probs, sampled_log_probs=sampled, **keywords)
 
 
 class EvaluatedBatchTest(LiveServerTest):
@@ -65,12 +55,11 @@ class EvaluatedBatchTest(LiveServerTest):
     def setUp(self):
         rng = np.random.default_rng(9)
         count = sum(LENGTHS.values())
-        self.rng = rng
-        self.behaviour_logits = rng.normal(0, 2, (count, VOCABULARY))
-        self.logits = self.behaviour_logits + rng.normal(0, 0.5, (count, VOCABULARY))
+        behaviour_logits = rng.normal(0, 2, (count, VOCABULARY))
+        self.logits = behaviour_logits + rng.normal(0, 0.5, (count, VOCABULARY))
         self.logits = self.logits.astype(np.float32)
         current = self.logits + rng.normal(0, 0.3, self.logits.shape)
-        behaviour = log_softmax(self.behaviour_logits)
+        behaviour = log_softmax(behaviour_logits)
         self.tokens = (behaviour + rng.gumbel(size=behaviour.shape)).argmax(axis=1)
         rows = np.arange(count)
         self.behaviour = behaviour.astype(np.float32)

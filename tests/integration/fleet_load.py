@@ -1,12 +1,16 @@
 """Workers and a trainer of one run, which go on while servers and stores come and go."""
 
+import shutil
+import tempfile
 import threading
 import time
-from typing import AbstractSet, Callable, Dict, List, Sequence, Set
+import unittest
+from typing import AbstractSet, Callable, Dict, List, Sequence, Set, Tuple
 
 import numpy as np
 
 import sis
+from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
 
 VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
@@ -139,3 +143,30 @@ class Load:
             )
             assert {missing.reason for missing in evaluation.missing} <= self._allowed, evaluation.missing
             self.steps_with_all = 0 if evaluation.missing else self.steps_with_all + 1
+
+
+class LoadedServersTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def serve(self, store: str, listen: str = "127.0.0.1:0") -> LiveServer:
+        server = LiveServer(f"--store={store}", listen=listen, cache_bytes=16 << 20)
+        self.addCleanup(server.kill)
+        return server
+
+    def begin(
+        self, stores: Sequence[str], allowed: AbstractSet[sis.MissingReason] = AWAY
+    ) -> Tuple[List[LiveServer], List[str], Load]:
+        """Servers with these stores, their addresses, and load on them."""
+        servers = [self.serve(store) for store in stores]
+        addresses = [server.address for server in servers]
+        with sis.Client(addresses, timeout=20) as client:
+            create_run(client)
+        load = Load(addresses, allowed=allowed)
+        self.addCleanup(load.stop)
+        return servers, addresses, load
+
+    def end(self, load: Load) -> None:
+        load.stop()
+        self.assertEqual(load.failures, [])

@@ -4,7 +4,6 @@ there is some."""
 import contextlib
 import itertools
 import os
-import re
 import subprocess
 import tempfile
 import threading
@@ -12,10 +11,9 @@ import time
 import unittest
 import urllib.request
 
-import numpy as np
-
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.random_records import random_record
 from server.testing.until import until
 from tests.integration import large_sequences
 
@@ -66,24 +64,16 @@ class FullDiskTest(unittest.TestCase):
         with open(self.stderr.name, encoding="utf-8") as stderr:
             return [line for line in stderr.read().splitlines() if line.startswith("store: ")]
 
-    def get(self, path):
-        with urllib.request.urlopen(f"http://{self.server.admin_address}{path}", timeout=20) as page:
-            return page.read().decode()
-
     def is_read_only(self):
-        metric = re.search(r"^sis_store_read_only (\d)$", self.get("/metrics"), re.MULTILINE)
-        said = "\nread-only" in self.get("/readyz")
-        self.assertTrue(self.get("/readyz").startswith("ready\n"))
-        return metric.group(1) == "1" and said
+        with urllib.request.urlopen(f"http://{self.server.admin_address}/readyz", timeout=20) as page:
+            said = page.read().decode()
+        self.assertTrue(said.startswith("ready\n"))
+        return self.server.metrics()["sis_store_read_only"] == 1 and "\nread-only" in said
 
     def append(self, client, run, sequence):
-        ids = np.tile(np.arange(TOP_K), (POSITIONS, 1))
-        log_probs = np.full((POSITIONS, TOP_K), -1.0)
+        record = random_record(1, POSITIONS, VOCABULARY, TOP_K)
         with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=0.1) as stream:
-            stream.block(
-                sequence, first_position=0, policy_version=0, sampled_ids=ids[:, 0],
-                sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
-            )  # fmt: skip
+            stream.block(sequence, first_position=0, policy_version=0, **record._asdict())
             stream.seal(sequence, length=POSITIONS)
 
     def start(self):

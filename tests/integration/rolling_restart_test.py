@@ -3,8 +3,6 @@ no step and no acked block that their stores keep."""
 
 import concurrent.futures
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 import unittest
@@ -12,7 +10,6 @@ import unittest.mock
 
 import sis
 from client.demo import trainer
-from server.testing.live_server import LiveServer
 from sis._servers.placement import Placement
 from tests.integration import fleet_load
 from tests.integration.redis_servers import RedisCluster
@@ -61,27 +58,7 @@ def train(addresses, begun, enough):
     return rollouts
 
 
-class RollingRestartTest(unittest.TestCase):
-    def folder(self):
-        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
-        self.addCleanup(shutil.rmtree, folder)
-        return folder
-
-    def serve(self, store, listen="127.0.0.1:0"):
-        server = LiveServer(f"--store={store}", listen=listen, cache_bytes=16 << 20)
-        self.addCleanup(server.kill)
-        return server
-
-    def begin(self, stores, allowed=fleet_load.AWAY):
-        """Servers with these stores, their addresses, and load on them."""
-        servers = [self.serve(store) for store in stores]
-        addresses = [server.address for server in servers]
-        with sis.Client(addresses, timeout=20) as client:
-            fleet_load.create_run(client)
-        load = fleet_load.Load(addresses, allowed=allowed)
-        self.addCleanup(load.stop)
-        return servers, addresses, load
-
+class RollingRestartTest(fleet_load.LoadedServersTest):
     def roll(self, stores, servers, load, seconds=0):
         """Restarts each of the servers under load. Returns for each the sequences acked when it got SIGTERM, and those
         acked when it was ready again. `seconds`: pause after each."""
@@ -100,10 +77,6 @@ class RollingRestartTest(unittest.TestCase):
         load.go_on()
         return restarts
 
-    def end(self, load):
-        load.stop()
-        self.assertEqual(load.failures, [])
-
     def test_in_memory_each_costs_its_share_and_no_more(self):
         stores = ["memory"] * 3
         servers, addresses, load = self.begin(stores)
@@ -119,15 +92,14 @@ class RollingRestartTest(unittest.TestCase):
             self.assertEqual(set(missing) & (share - back), set())
 
     def test_with_rocksdb_nothing_that_was_acked_is_lost(self):
-        folder = self.folder()
-        stores = [f"rocksdb:{folder}/{index}" for index in range(3)]
+        stores = [f"rocksdb:{self.folder}/{index}" for index in range(3)]
         servers, addresses, load = self.begin(stores)
         self.roll(stores, servers, load)
         self.end(load)
         self.assertEqual(fleet_load.missing_of(addresses, load.acked()), {})
 
     def test_over_a_cluster_nothing_is_lost_when_servers_and_nodes_restart_during_a_training(self):
-        cluster = RedisCluster(self.folder())
+        cluster = RedisCluster(self.folder)
         self.addCleanup(cluster.kill)
         stores = [cluster.store] * 3
         servers, addresses, load = self.begin(stores, allowed={sis.MissingReason.STORE_DOWN})

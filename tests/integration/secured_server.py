@@ -6,11 +6,11 @@ import tempfile
 import unittest
 
 import grpc
-import numpy as np
 
 import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
+from server.testing.random_records import random_record
 
 CONFIG = {"seed": 1, "vocabulary_size": 32, "top_k": 4}
 SAMPLING = sis.Sampling("raw")
@@ -68,13 +68,9 @@ class SecuredServerTest(unittest.TestCase):
         return client
 
     def append(self, client, run, sequence="s", rows=2):
-        values = np.full((rows, 4), np.log(0.25), np.float32)
-        ids = np.tile(np.arange(4, dtype=np.int32), (rows, 1))
+        record = random_record(1, rows, CONFIG["vocabulary_size"], CONFIG["top_k"])
         with client.append(run, sampling=SAMPLING) as stream:
-            stream.block(
-                sequence, first_position=0, policy_version=0, top_k_ids=ids, top_k_log_probs=values,
-                sampled_ids=ids[:, 0], sampled_log_probs=values[:, 0],
-            )  # fmt: skip
+            stream.block(sequence, first_position=0, policy_version=0, **record._asdict())
 
     def stub(self, address, options=()):
         channel = grpc.insecure_channel(address, options)
