@@ -218,10 +218,11 @@ TEST_P(LawTest, EqualPoliciesAcceptEveryMember) {
 // logits have normal noise.
 std::vector<PolicyPair> RecordedSetsWithDrift(const std::string& path, double drift) {
   std::ifstream file(path);
+  const nlohmann::json recorded = nlohmann::json::parse(file);
   std::vector<PolicyPair> pairs;
   std::mt19937 random(2);
   std::normal_distribution<double> normal;
-  for (const nlohmann::json& content : nlohmann::json::parse(file)["logprobs"]["content"]) {
+  for (const nlohmann::json& content : recorded["logprobs"]["content"]) {
     std::vector<std::pair<float, int32_t>> top;
     for (const nlohmann::json& slot : content["top_logprobs"]) {
       top.emplace_back(-static_cast<float>(slot["logprob"]), slot["id"]);

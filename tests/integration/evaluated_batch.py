@@ -5,6 +5,7 @@ from typing import Optional
 import numpy as np
 
 import sis
+from server.testing.random_records import drawn
 from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics
 
@@ -60,7 +61,8 @@ class EvaluatedBatchTest(LiveServerTest):
         self.logits = self.logits.astype(np.float32)
         current = self.logits + rng.normal(0, 0.3, self.logits.shape)
         behaviour = log_softmax(behaviour_logits)
-        self.tokens = (behaviour + rng.gumbel(size=behaviour.shape)).argmax(axis=1)
+        self.record = drawn(behaviour.astype(np.float32), rng, TOP_K)
+        self.tokens = self.record.sampled_ids
         rows = np.arange(count)
         self.behaviour = behaviour.astype(np.float32)
         self.current_of_three = log_softmax(current)[rows, self.tokens].astype(np.float32)
@@ -77,14 +79,11 @@ class EvaluatedBatchTest(LiveServerTest):
         run = self.client.create_run(
             run_id, seed=SEED, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding=encoding
         )
-        rows = np.arange(len(self.tokens))
-        ids = np.broadcast_to(np.arange(VOCABULARY), self.behaviour.shape)
-        record = sis.canonical(ids, self.behaviour, self.tokens, self.behaviour[rows, self.tokens], TOP_K)
         first = 0
         with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             for name, length in LENGTHS.items():
                 for start, end in ((0, TOOL.start), (LOST.stop, length)) if name == "a" else ((0, length),):
-                    part = {key: array[first + start : first + end] for key, array in record._asdict().items()}
+                    part = {key: array[first + start : first + end] for key, array in self.record._asdict().items()}
                     stream.block(name, first_position=start, policy_version=0, **part)
                 first += length
         return run, self.client.fetch_top_k(run, list(LENGTHS))

@@ -3,16 +3,13 @@
 import numpy as np
 
 import sis
+from server.testing.random_records import drawn, log_softmax
 
 VOCABULARY = 200
 SEQUENCES, LENGTH = 30, 50
 ROWS = SEQUENCES * LENGTH
 # Where D is 0.04 to 0.07 nats, as between engines of the same weights.
 NOISE = 0.06
-
-
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
 
 
 class FaultyTraining:
@@ -25,9 +22,8 @@ class FaultyTraining:
         self.run = client.create_run(name, seed=3, vocabulary_size=VOCABULARY, top_k=top_k)
         self.logits = self.rng.normal(0, scale, (ROWS, VOCABULARY))
         recorded = log_softmax(self.logits)
-        self.tokens = (recorded + self.rng.gumbel(size=recorded.shape)).argmax(axis=1)
-        ids = np.broadcast_to(np.arange(VOCABULARY), recorded.shape)
-        record = sis.canonical(ids, recorded, self.tokens, recorded[np.arange(ROWS), self.tokens], top_k)
+        record = drawn(recorded, self.rng, top_k)
+        self.tokens = record.sampled_ids
         self.names = [f"s{i}" for i in range(SEQUENCES)]
         self.old = np.repeat(np.arange(SEQUENCES) % 2 == 1, LENGTH)
         with self.append() as stream:

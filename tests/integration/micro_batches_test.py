@@ -9,6 +9,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.random_records import drawn, log_softmax
 from sis._servers.replicas import Replicas
 from sis._servers.single_server import SingleServer
 
@@ -32,21 +33,16 @@ OBSERVE = {
 WAYS = ((LIMITED, True, 1000), (LIMITED, False, 900), (WHOLE, False, 1), (REPLICAS, False, 1), (REPLICAS, True, 1 << 30))
 
 
-def log_softmax(generator, rows):
-    """Some of a single token, some flat."""
-    logits = generator.normal(size=(rows, VOCABULARY)) * generator.uniform(0.1, 12, size=(rows, 1))
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+def policy(generator, rows):
+    """Log-probs, some of a single token, some flat."""
+    return log_softmax(generator.normal(size=(rows, VOCABULARY)) * generator.uniform(0.1, 12, size=(rows, 1)))
 
 
 def append(client, run):
     generator = np.random.default_rng(3)
     with client.append(run, sampling=sis.Sampling("raw")) as stream:
         for name, length in LENGTHS.items():
-            values = log_softmax(generator, length)
-            sampled = (values + generator.gumbel(size=values.shape)).argmax(axis=1)
-            ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
-            own = np.take_along_axis(values, sampled[:, None], 1)[:, 0]
-            record = sis.canonical(ids, values, sampled, own, TOP_K)
+            record = drawn(policy(generator, length), generator, TOP_K)
             for part in (slice(40), slice(45, None)) if name == "a" else (slice(None),):
                 rows = sis.TopK(*(array[part] for array in record))
                 stream.block(name, first_position=part.start or 0, policy_version=0, **rows._asdict())
@@ -77,7 +73,7 @@ class MicroBatchesTest(unittest.TestCase):
         cls.log_probs = np.minimum(moved - 0.2, -0.01).astype(np.float32)
         cls.log_probs[unused] = np.nan
         cls.used = cls.log_probs[np.arange(TOP_K) < cls.records.counts[:, None]]
-        cls.sampled_log_probs = log_softmax(generator, total)[:, 0]
+        cls.sampled_log_probs = policy(generator, total)[:, 0]
         cls.mask = generator.random(total) < 0.8
         cls.own = -generator.random(total).astype(np.float32)
         cls.decoupled = cls.sampled_log_probs - 0.01

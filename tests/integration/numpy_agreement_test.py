@@ -10,6 +10,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.random_records import drawn, log_softmax
 from tests.integration.live_server import LiveServerTest
 from tests.reference import block, numerics
 
@@ -17,6 +18,7 @@ SEED = 12345
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
 COUNTS = ("accepted", "rejected", "outside_top_k", "missing", "envelope_violations")
 OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities")
+DRAWS = (0, 7, 2**40)
 # K, vocabulary, positions, how far the policies' logits differ, and the mass at which sets are cut.
 RANDOM = [
     *((k, v, 203, drift, 0.0) for k, v in ((1, 5), (2, 2), (10, 64), (50, 300)) for drift in (0.0, 0.05, 1.5)),
@@ -25,16 +27,12 @@ RANDOM = [
 ]
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
-
-
 class NumpyAgreementTest(LiveServerTest):
     @classmethod
     def start_server(cls):
         return LiveServer("--max_top_k=254")
 
-    def check(self, run_id, top_k, vocabulary, record, current, current_sampled, draw, mass=0.0):
+    def check(self, run_id, top_k, vocabulary, record, current, current_sampled, number, mass=0.0):
         """Streams one sequence, evaluates it in all forms, and compares every output with numpy's, byte for byte."""
         run = self.client.create_run(
             run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding="float32", mass=mass
@@ -52,10 +50,10 @@ class NumpyAgreementTest(LiveServerTest):
         packed = block.read(block.pack(records, vocabulary, block.FLOAT32))
         self.assertEqual(fetched.slices[0].record_digest, block.digest(packed))
         gathered = numerics.Gathered(log_probs=current, sampled_log_probs=current_sampled)
-        words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), positions, draw)
+        words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), positions, number)
         for k in {(top_k + 1) // 2, top_k}:
             curve = sorted({1, (k + 1) // 2, max(1, k - 1)})
-            common = {"draw": draw, "sampled_log_probs": current_sampled, "top_k": k, "outputs": OUTPUTS}
+            common = {"draw": number, "sampled_log_probs": current_sampled, "top_k": k, "outputs": OUTPUTS}
             expected = numerics.decide_gathered(records, gathered, k, words)
             for values in (current, current[records.ids != -1]):
                 actual = self.client.evaluate(
@@ -95,15 +93,11 @@ class NumpyAgreementTest(LiveServerTest):
             logits = rng.normal(size=(count, vocabulary)) * rng.uniform(0.2, 5, size=(count, 1))
             behavior = log_softmax(logits)
             current = log_softmax(logits + drift * rng.normal(size=logits.shape))
-            sampled = (behavior + rng.gumbel(size=behavior.shape)).argmax(axis=1)
-            rows = np.arange(count)
-            ids = np.broadcast_to(np.arange(vocabulary), behavior.shape)
-            record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], top_k)
+            record = drawn(behavior, rng, top_k)
             at_slots = np.take_along_axis(current, np.maximum(record.top_k_ids, 0), axis=1)
-            draw = (0, 7, 2**40)[number % 3]
             name = f"random-{top_k}-{drift}-{mass}"
             with self.subTest(name):
-                kept = self.check(name, top_k, vocabulary, record, at_slots, current[rows, sampled], draw, mass)
+                kept = self.check(name, top_k, vocabulary, record, at_slots, current[np.arange(count), record.sampled_ids], DRAWS[number % 3], mass)
                 used = (kept.ids != -1).sum(axis=1)
                 self.assertEqual(used.max(), top_k)
                 self.assertEqual(used.min() < top_k, mass > 0)

@@ -9,6 +9,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.random_records import drawn, log_softmax
 from sis._servers.placement import Placement
 
 VOCABULARY, TOP_K = 48, 7
@@ -21,16 +22,12 @@ def serve():
     return LiveServer(cache_bytes=16 << 20)
 
 
-def log_softmax(rows, seed):
-    logits = np.random.default_rng(seed).normal(size=(rows, VOCABULARY)) * 2
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+def policy(rows, seed):
+    return log_softmax(2 * np.random.default_rng(seed).normal(size=(rows, VOCABULARY)))
 
 
 def record(rows, seed):
-    values = log_softmax(rows, seed)
-    sampled = (values + np.random.default_rng(seed + 1).gumbel(size=values.shape)).argmax(axis=1)
-    ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
-    return sis.canonical(ids, values, sampled, np.take_along_axis(values, sampled[:, None], axis=1)[:, 0], TOP_K)
+    return drawn(policy(rows, seed), np.random.default_rng(seed + 1), TOP_K)
 
 
 def append(client, run, sequences, lengths=LENGTHS, version=0):
@@ -80,7 +77,7 @@ class ReplicasTest(unittest.TestCase):
         return client, run
 
     def evaluate(self, client, records, draw=1, outputs=OUTPUTS, **options):
-        values = log_softmax(2 * sum(LENGTHS), seed=5)[: len(records)]
+        values = policy(2 * sum(LENGTHS), seed=5)[: len(records)]
         log_probs, sampled = sis.gather(records, values, np.full(len(records), 3))
         return client.evaluate(
             self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options
