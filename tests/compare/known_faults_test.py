@@ -236,7 +236,7 @@ class KnownFaultsTest(unittest.TestCase):
                 rules, faults, report = self.diagnosed(self.dead[name])
                 self.assertEqual((rules, faults), (["SisTrainerStopped"], []))
                 self.assertTrue(report["fault"])
-                self.assertIn("Look at the trainer", report["findings"][0]["action"])
+                self.assertIn("Check the trainer", report["findings"][0]["action"])
                 self.assertIn("Of its tokens: no fault was found", report["verdict"][0])
                 self.assertNotIn("No fault was found", " ".join(report["verdict"]))
 
