@@ -70,14 +70,6 @@ int ChildProcess::Wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-int64_t ChildProcess::resident_bytes() const {
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
-  int64_t size = 0;
-  int64_t resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 double ChildProcess::cpu_seconds() const {
   std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
   const std::string all{std::istreambuf_iterator<char>(file), {}};

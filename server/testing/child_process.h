@@ -27,7 +27,6 @@ class ChildProcess {
   // Waits for its end. Returns the exit status, or the negative number of the signal that ended it.
   int Wait();
 
-  int64_t resident_bytes() const;
   // Returns its user and system time so far.
   double cpu_seconds() const;
 

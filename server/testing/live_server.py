@@ -2,7 +2,6 @@
 
 import pathlib
 import subprocess
-import tempfile
 import urllib.request
 
 BINARY = pathlib.Path(__file__).absolute().parents[1] / "main/sis_server"
@@ -15,13 +14,10 @@ class LiveServer:
         """Starts the server, and waits until it is ready.
 
         Args:
-            listen: Its gRPC addresses; "unix" for a new Unix socket. The default is a free port.
+            listen: Its gRPC addresses. The default is a free port.
             prefix: A command that runs the server.
             stderr: A file for its stderr.
         """
-        self._folder = tempfile.TemporaryDirectory()
-        if listen == "unix":
-            listen = f"unix:{self._folder.name}/socket"
         self.process = subprocess.Popen(
             [
                 *prefix,
@@ -71,7 +67,6 @@ class LiveServer:
     def _wait(self):
         self.process.wait(timeout=30)
         self.process.stdout.close()
-        self._folder.cleanup()
 
 
 def two_replicas(add_cleanup):

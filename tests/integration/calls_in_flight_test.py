@@ -150,7 +150,7 @@ class ShortMemoryTest(unittest.TestCase):
 
     def evaluate(self, client, run, numbers):
         numbers = numbers[:2]  # the most that fit a message
-        _, log_probs = large_sequences.recorded(numbers[0])
+        log_probs = large_sequences.recorded(numbers[0]).top_k_log_probs
         log_probs = np.tile(log_probs, (len(numbers), 1))
         slices = [sis.Slice(large_sequences.name(i), length=large_sequences.POSITIONS) for i in numbers]
         client.evaluate(run, slices, draw=0, log_probs=log_probs, sampled_log_probs=log_probs[:, 0].copy())
