@@ -83,7 +83,7 @@ class FleetTest(unittest.TestCase):
             )  # fmt: skip
         for answer in answers:
             self.assertEqual((answer.decisions.tobytes(), answer.totals), (answers[0].decisions.tobytes(), answers[0].totals))
-        # What is sent again is compared, whoever has it.
+        # A server compares records that are sent again, whoever has the earlier ones.
         self.append(self.clients[1], run, "parts", seal=True)
         with self.assertRaises(sis.AppendError) as raised:
             with self.clients[2].append(run, sampling=sis.Sampling("raw"), retry_timeout=0) as stream:

@@ -1,4 +1,4 @@
-"""What is refused of corrections side by side, and what Prometheus thinks of all metrics."""
+"""Refused corrections, and Prometheus' opinion of all metrics."""
 
 import shutil
 import subprocess

@@ -39,7 +39,7 @@ class OverloadTest(unittest.TestCase):
         with self.connect() as client:
             run = client.get_run("run").run
             for number in range(worker, SEQUENCES, WORKERS):
-                # What was evicted in the middle takes no more.
+                # A sequence that was evicted in the middle takes no more blocks.
                 with contextlib.suppress(sis.AppendError):
                     large_sequences.append(client, run, [number])
                     self.acked.append(number)

@@ -1,6 +1,5 @@
-// Clients that do not heed what the server tells them of its limits (docs/security.md), as gRPC's
-// libraries do for others; and a client whose machine vanishes: no bytes come any more, and no end
-// of the connection either.
+// Clients that ignore the server's limits (docs/security.md), which gRPC's libraries heed. A client
+// whose machine vanishes sends no more bytes, and no end of the connection either.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
-// Random operations on the cache of one server, in memory or before a real store, and of two
-// servers before one that they share, with little memory, full disks, lost answers, restarts and
-// kills, compared with the plainest model: what was answered is so, whatever happens then.
+// Random operations compared with the plainest model: what was answered is so, whatever happens
+// then. One server works in memory or before a real store, and two servers share a store. Memory is
+// short, disks are full, answers are lost, and servers restart or are killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -194,8 +194,7 @@ class ModelTest : public ::testing::TestWithParam<Setting> {
     Use(sequence);
     sequence.kept_until = std::max(sequence.kept_until.value_or(Now()), Now() + length);
   }
-  // What no longer is in memory, where that is all that there is, is gone for the same reason for
-  // whoever reads or appends.
+  // Expects that the sequence has gone for this reason, and that it takes no more entries.
   void Forget(ModelSequence& sequence, MissingReason reason) {
     const std::string what = absl::StrCat(sequence.id, " operation ", operation_);
     const v1::AppendEntry entry = records_.Block(sequence.id, 0, version_, 0, 1).Entry(config_);

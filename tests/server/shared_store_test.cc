@@ -167,7 +167,7 @@ TEST_F(SharedStoreTest, RunsOfOthersAreNoticed) {
   ASSERT_EQ(Append(two_, 0, 10), StatusCode::kOk) << "it doesn't know yet";
   two_.runs().TakeInShared();
   EXPECT_FALSE(two_.registry().Find("run", 1).ok());
-  // Of what came too late nothing stays.
+  // Nothing stays of blocks that came too late.
   const std::unique_ptr<Store> store = OpenStore("any");
   while (!absl::IsNotFound(store->Load({"run", 1, "a", 0}).status())) {
     absl::SleepFor(absl::Milliseconds(5));
