@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 import torch
 
+import sis.torch
+from sis._evaluation import Evaluation
 from sis.integrations._config import SisConfig
 
 # exp32 of a larger value is limited to exp32 of this one (docs/algorithms.md).
@@ -15,7 +17,7 @@ _LOWEST_LOG_PROB = -1000.0
 
 
 class Decided(NamedTuple):
-    """Tokens and the service's decisions about them: tensors of one shape, without gradients.
+    """Tokens and the service's decisions about them: tensors of one shape.
 
     Attributes:
         log_probs: float32, the current policy's log-probs, in nats.
@@ -29,11 +31,29 @@ class Decided(NamedTuple):
     accepted: torch.Tensor
     probabilities: torch.Tensor
 
+    @staticmethod
+    def nothing(log_probs: torch.Tensor, sampling: torch.Tensor) -> Decided:
+        """Returns tokens about which nothing is decided."""
+        zeros = torch.zeros_like(log_probs, dtype=torch.float32)
+        return Decided(log_probs, sampling, zeros.bool(), zeros)
+
+    def by(
+        self, evaluation: Optional[Evaluation], padded: Callable[[torch.Tensor], torch.Tensor] = lambda values: values
+    ) -> Decided:
+        """Returns the same with the decisions of an evaluation, if there is one. `padded` brings an array of its
+        positions into the tokens' shape."""
+        if evaluation is None:
+            return self
+        found = (evaluation.accepted, evaluation.acceptance_probabilities)
+        accepted, probabilities = (padded(sis.torch.tensor(values, self.log_probs.device)) for values in found)
+        return self._replace(accepted=accepted, probabilities=probabilities)
+
     def usable(self) -> Decided:
-        """Returns the same with the current log-prob where the sampler gave none, such as NaN or -9999. Such
-        tokens have no ratio, and weigh 1."""
+        """Returns the same without gradients, and with the current log-prob where the sampler gave none, such as NaN or
+        -9999. Such tokens have no ratio, and weigh 1."""
+        log_probs = self.log_probs.detach()
         known = self.sampling.isfinite() & (self.sampling >= _LOWEST_LOG_PROB)
-        return self._replace(sampling=self.sampling.where(known, self.log_probs))
+        return self._replace(log_probs=log_probs, sampling=self.sampling.where(known, log_probs))
 
     def old_log_probs(self, config: SisConfig) -> torch.Tensor:
         """Returns the old log-probs, in nats, for which exp(log_probs - old) is the weight of every token.
@@ -41,7 +61,7 @@ class Decided(NamedTuple):
         With a rule the weight is 1: no loss clips that ratio, and its gradient is that of advantage * log p.
         """
         if config.rule is not None:
-            return self.log_probs
+            return self.log_probs.detach()
         of = self.usable()
         if config.weight == "sampled":
             return of.log_probs.where(of.accepted, of.sampling)

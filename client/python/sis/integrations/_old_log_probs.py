@@ -64,8 +64,7 @@ class OldLogProbs(Service):
             sampling_log_probs: float32 [B, T], the log-probs that `tokens` were sampled with, in nats.
             advantages: float32 [B, T] or [B, 1], read only with config.observe.
         """
-        nothing = torch.zeros_like(sampling_log_probs)
-        decided = Decided(log_probs.detach(), sampling_log_probs, nothing.bool(), nothing)
+        decided = Decided.nothing(log_probs.detach(), sampling_log_probs)
         if not batch.slices:
             return decided
         records = self.fetch(batch.slices, keep=False)
@@ -77,11 +76,7 @@ class OldLogProbs(Service):
                 records, gathered, self.step, batch.flat(advantages.expand_as(tokens)), mask=batch.mask, sampled_ids=own
             )
         self.counts.add(evaluation, int(batch.mask.sum()))
-        if evaluation is None:
-            return decided
-        found = {"accepted": evaluation.accepted, "probabilities": evaluation.acceptance_probabilities}
-        padded = lambda values: batch.padded(sis.torch.tensor(values, logits.device), 0)
-        return decided._replace(**{name: padded(values) for name, values in found.items()})
+        return decided.by(evaluation, lambda values: batch.padded(values, 0))
 
     @torch.no_grad()
     def record(

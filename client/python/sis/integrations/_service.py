@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Optional, Sequence
 
 import sis.torch
 from sis._client import Client, append_many
@@ -14,6 +14,34 @@ from sis._options import EvaluateOptions
 from sis._outage import Outage
 from sis._records import Slice, TopKRecords
 from sis._run import Run, Sampling
+
+
+def of_the_first(make: Callable[[], Any], first: bool, broadcast: Optional[Callable[[List[Any]], Any]]) -> Any:
+    """Returns on all ranks what `make` returns on the first one.
+
+    Args:
+        make: Called on the first rank.
+        first: Whether this rank is the first.
+        broadcast: Replaces a list's elements with those of the first rank; None: there are no other ranks.
+
+    Raises:
+        RuntimeError: `make` raised on the first rank, where its own exception is raised.
+    """
+    told: List[Any] = [None, None]
+    failed: Optional[Exception] = None
+    if first:
+        try:
+            told[0] = make()
+        except Exception as error:
+            # Not all exceptions can be pickled.
+            failed, told[1] = error, f"{type(error).__name__}: {error}"
+    if broadcast is not None:
+        broadcast(told)
+    if failed is not None:
+        raise failed
+    if told[1] is not None:
+        raise RuntimeError(f"the first rank failed: {told[1]}")
+    return told[0]
 
 
 class Service:

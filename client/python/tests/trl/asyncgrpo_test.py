@@ -101,9 +101,10 @@ class InFloat64(SisAsyncGRPOTrainer):
         self.trained.update(terms.names())
         return super()._sis_log_ratios(terms, *arguments)
 
-    def _sis_old_log_probs(self, log_probs, sampling, accepted, acceptance):
-        self.decided = accepted, acceptance, (log_probs - sampling).exp()
-        return super()._sis_old_log_probs(log_probs, sampling, accepted, acceptance)
+    def _sis_old_log_probs(self, decided):
+        ratio = (decided.log_probs.detach() - decided.sampling).exp()
+        self.decided = decided.accepted, decided.probabilities, ratio
+        return super()._sis_old_log_probs(decided)
 
     def log_probs(self, model, ids):
         """[T - 1, V]: of the tokens after the first."""
@@ -413,7 +414,7 @@ class AsyncgrpoTest(TrainerCase):
         torch.multiprocessing.spawn(_refused_rank, (self.path, self.server.address, str(self.folder)), nprocs=2)
         main, other = ((self.folder / f"refused-{rank}").read_text() for rank in (0, 1))
         self.assertRegex(main, "^ValueError: rollout_worker is a MagicMock.*AsyncRolloutWorker")
-        self.assertEqual(other, f"RuntimeError: the main process: {main}")
+        self.assertEqual(other, f"RuntimeError: the first rank failed: {main}")
         with Client(self.server.address) as client, self.assertRaises(_errors.NotFound):
             client.get_run("refused")
 

@@ -46,8 +46,8 @@ class TrlHeadTest(TrainerCase):
         """Log-probs of a model that scales its logits after the head, and log-probs shifted by a position."""
 
         class Shifted(Watched):
-            def _sis_acceptance(self, inputs, hidden, log_probs):
-                return super()._sis_acceptance(inputs, hidden.roll(1, dims=1), log_probs)
+            def _sis_decided(self, inputs, hidden, log_probs):
+                return super()._sis_decided(inputs, hidden.roll(1, dims=1), log_probs)
 
         for kind in (Scaled, Shifted):
             with self.subTest(kind.__name__), self.assertRaisesRegex(ValueError, "scale or cap"):

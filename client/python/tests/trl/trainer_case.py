@@ -81,9 +81,9 @@ class Watched(SisTrainerMixin, GRPOTrainer):
     def _sis_run_settings(self):
         return {**super()._sis_run_settings(), "log_prob_encoding": "float32", **self.settings_of_run}
 
-    def _sis_old_log_probs(self, inputs, acceptance):
-        old = super()._sis_old_log_probs(inputs, acceptance)
-        self.watch(inputs, acceptance.log_probs, old)
+    def _sis_old_log_probs(self, inputs, decided):
+        old = super()._sis_old_log_probs(inputs, decided)
+        self.watch(inputs, decided.log_probs, old)
         return old
 
     def watch(self, inputs, log_probs, old):
@@ -167,9 +167,9 @@ class InFloat64(Watched):
         length = inputs["completion_ids"].shape[1]
         return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
 
-    def _sis_old_log_probs(self, inputs, acceptance):
-        self.accepted, self.probabilities = acceptance.accepted, acceptance.probabilities
-        return super()._sis_old_log_probs(inputs, acceptance)
+    def _sis_old_log_probs(self, inputs, decided):
+        self.accepted, self.probabilities = decided.accepted, decided.probabilities
+        return super()._sis_old_log_probs(inputs, decided)
 
     def weights(self, ratio, a, advantages):
         """Returns the weights of tokens, [B, T]. a: their acceptance probabilities in float64."""

@@ -28,9 +28,9 @@ class Compared(Watched):
         self.generating = in_float64(self.accelerator.unwrap_model(self.model))
         return super()._generate(prompts)
 
-    def _sis_old_log_probs(self, inputs, acceptance):
-        self.accepted, self.probabilities = acceptance.accepted, acceptance.probabilities
-        return super()._sis_old_log_probs(inputs, acceptance)
+    def _sis_old_log_probs(self, inputs, decided):
+        self.accepted, self.probabilities = decided.accepted, decided.probabilities
+        return super()._sis_old_log_probs(inputs, decided)
 
     def log_probs(self, model, inputs):
         """[B, T, V]."""

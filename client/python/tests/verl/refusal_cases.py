@@ -8,7 +8,7 @@ from training_worker import batch, detach, rollout
 from verl_case import K, VerlCase
 
 from sis.integrations.verl import attach
-from sis.integrations.verl._refusals import check_training
+from sis.integrations.verl._settings import check_training
 
 
 class VerlRefusalTest(VerlCase):

@@ -188,7 +188,7 @@ class TrackingTest(unittest.TestCase):
         from verl.utils.tracking import Tracking
 
         from sis.integrations.verl import _token_tables
-        from sis.integrations.verl._refusals import check_training
+        from sis.integrations.verl._settings import check_training
 
         folder = pathlib.Path(FOLDER.name)
         os.environ.update(TENSORBOARD_DIR=f"{folder}/of-verl", MLFLOW_TRACKING_URI=f"file://{folder}/mlruns")

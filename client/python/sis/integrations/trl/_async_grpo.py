@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from trl.experimental.async_grpo import AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker, _AsyncRolloutLoop
 from trl.trainer.utils import pad
 
-import sis.torch
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations.trl import _refusals
@@ -211,9 +210,9 @@ class SisAsyncTrainerMixin(DecidingMixin):
     ) -> torch.Tensor:
         """Returns the log-ratios [M] of the current policy to the log-probs that tokens count as sampled with, with
         gradients. hidden: [M, H], before the head. advantages: [M], changed in place by a rule."""
-        log_probs, decided = self._sis_decided(terms, hidden, log_probs, sampling, advantages)
+        decided = self._sis_decided(terms, hidden, log_probs, sampling, advantages)
         advantages.copy_(decided.advantages(self._sis_config, advantages))
-        return log_probs - self._sis_old_log_probs(*decided)
+        return decided.log_probs - self._sis_old_log_probs(decided)
 
     def _sis_decided(
         self,
@@ -222,8 +221,8 @@ class SisAsyncTrainerMixin(DecidingMixin):
         log_probs: torch.Tensor,
         sampling: torch.Tensor,
         advantages: torch.Tensor,
-    ) -> Tuple[torch.Tensor, Decided]:
-        """Returns the current log-probs [M], with gradients, and the decisions."""
+    ) -> Decided:
+        """Returns the decisions [M]; the current log-probs have gradients."""
         service = self._sis_service
         records = service.fetch(terms.slices())
         evaluation = None
@@ -235,18 +234,11 @@ class SisAsyncTrainerMixin(DecidingMixin):
             # TRL trains on each sample once.
             service.release(terms.names())
         service.counts.add(evaluation, len(terms.tokens))
-        acceptance = torch.zeros_like(sampling)
-        accepted = acceptance.bool()
-        if evaluation is not None:
-            accepted = sis.torch.tensor(evaluation.accepted, log_probs.device)
-            acceptance = sis.torch.tensor(evaluation.acceptance_probabilities, log_probs.device)
-        return log_probs, Decided(log_probs.detach(), sampling, accepted, acceptance)
+        return Decided.nothing(log_probs, sampling).by(evaluation)
 
-    def _sis_old_log_probs(
-        self, log_probs: torch.Tensor, sampling: torch.Tensor, accepted: torch.Tensor, acceptance: torch.Tensor
-    ) -> torch.Tensor:
+    def _sis_old_log_probs(self, decided: Decided) -> torch.Tensor:
         """Returns the old log-probs [M] for which exp(log_probs - old) is the weight of every token."""
-        return Decided(log_probs, sampling, accepted, acceptance).old_log_probs(self._sis_config)
+        return decided.old_log_probs(self._sis_config)
 
 
 def _filters(arguments: Any) -> Sampling:

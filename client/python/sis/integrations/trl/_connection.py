@@ -7,13 +7,14 @@ import os
 import re
 import time
 from dataclasses import replace
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from accelerate.utils import broadcast_object_list
 
 from sis import _errors
 from sis._client import Client
 from sis.integrations._config import SisConfig
+from sis.integrations._service import of_the_first
 from sis._server_process import LocalServer, local_server
 
 # Characters of a run's name that say which training it is; the server takes 256 in all.
@@ -35,23 +36,10 @@ class Connection(NamedTuple):
 
 
 def of_the_main_process(accelerator: Any, make: Callable[[], Any]) -> Any:
-    """Returns in all processes what `make` returns in the main one. If it raises, the others raise RuntimeError."""
-    made = None
-    failed: Optional[Exception] = None
-    if accelerator.is_main_process:
-        try:
-            made = make()
-        except Exception as error:
-            failed = error
-    # Not all exceptions can be pickled.
-    told: List[Any] = [made, failed and f"{type(failed).__name__}: {failed}"]
-    if accelerator.num_processes > 1:
-        broadcast_object_list(told, from_process=0)
-    if failed is not None:
-        raise failed
-    if told[1] is not None:
-        raise RuntimeError(f"the main process: {told[1]}")
-    return told[0]
+    """As of_the_first, of the processes of Accelerate."""
+    return of_the_first(
+        make, accelerator.is_main_process, broadcast_object_list if accelerator.num_processes > 1 else None
+    )
 
 
 def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:

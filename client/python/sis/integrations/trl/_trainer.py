@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -18,24 +18,6 @@ from sis.integrations.trl._decisions import DecidingMixin
 from sis.integrations.trl._rollouts import Block, Generated, Rollout, Rollouts, assembled
 from sis._run import Sampling
 from sis._top_k import TopK
-
-
-class _Acceptance(NamedTuple):
-    """Decisions about a micro-batch, [B, T].
-
-    Attributes:
-        accepted: bool; False where nothing is recorded or no server answers.
-        probabilities: float32; 0 there.
-        log_probs: float32, with gradients, of the current policy: renormalised over the tokens that the sampler kept,
-            where the record has all of them.
-    """
-
-    accepted: torch.Tensor
-    probabilities: torch.Tensor
-    log_probs: torch.Tensor
-
-    def decided(self, inputs: Dict[str, Any]) -> Decided:
-        return Decided(self.log_probs.detach(), inputs["sis_sampling"], self.accepted, self.probabilities)
 
 
 class SisTrainerMixin(DecidingMixin):
@@ -247,12 +229,12 @@ class SisTrainerMixin(DecidingMixin):
         if self._sis_inputs is None:
             return result
         hidden = torch.cat(self._sis_hidden)[:, -logits_to_keep - 1 : -1]
-        acceptance = self._sis_acceptance(self._sis_inputs, hidden, result[0])
+        decided = self._sis_decided(self._sis_inputs, hidden, result[0])
         if self._sis_config.observe:
             return result
-        self._sis_inputs["old_per_token_logps"] = self._sis_old_log_probs(self._sis_inputs, acceptance)
-        self._sis_inputs["advantages"] = self._sis_advantages(self._sis_inputs, acceptance)
-        return acceptance.log_probs, *result[1:]
+        self._sis_inputs["old_per_token_logps"] = self._sis_old_log_probs(self._sis_inputs, decided)
+        self._sis_inputs["advantages"] = self._sis_advantages(self._sis_inputs, decided)
+        return decided.log_probs, *result[1:]
 
     def _sis_record_own_sets(
         self, model: Any, input_ids: Any, attention_mask: Any, length: int, *args: Any, **kwargs: Any
@@ -301,19 +283,20 @@ class SisTrainerMixin(DecidingMixin):
         with torch.autocast(hidden.device.type, enabled=False):
             return recomputed.record(hidden, logits, gather, tokens, self.sis_run.config.top_k)
 
-    def _sis_old_log_probs(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:
+    def _sis_old_log_probs(self, inputs: Dict[str, Any], decided: Decided) -> torch.Tensor:
         """[B, T]."""
-        return acceptance.decided(inputs).old_log_probs(self._sis_config)
+        return decided.old_log_probs(self._sis_config)
 
-    def _sis_advantages(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:
+    def _sis_advantages(self, inputs: Dict[str, Any], decided: Decided) -> torch.Tensor:
         """[B], or with a rule [B, T], which TRL's loss takes too."""
         advantages = inputs["advantages"]
         if self._sis_config.rule is not None and advantages.dim() == 1:
             advantages = advantages[:, None]
-        return acceptance.decided(inputs).advantages(self._sis_config, advantages)
+        return decided.advantages(self._sis_config, advantages)
 
-    def _sis_acceptance(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> _Acceptance:
-        """hidden: [B, T, H], before the head."""
+    def _sis_decided(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> Decided:
+        """Returns the decisions about a micro-batch, [B, T]. Its log-probs have gradients, and are renormalised over
+        the tokens that the sampler kept, where the record has all of them. hidden: [B, T, H], before the head."""
         mask = inputs["completion_mask"].bool()
         if "tool_mask" in inputs:
             mask = mask & inputs["tool_mask"].bool()
@@ -326,7 +309,8 @@ class SisTrainerMixin(DecidingMixin):
         flat_mask = batch.flat(mask).cpu()
         scored, counts = int(flat_mask.sum()), self._sis_service.counts
         counts.staleness = (counts.staleness or 0) + scored * (self._sis_step() - rollouts.policy_version)
-        acceptance = _Acceptance(torch.zeros_like(mask), torch.zeros_like(log_probs), log_probs)
+        # What observes needs no ratios.
+        decided = Decided.nothing(log_probs, inputs.get("sis_sampling", log_probs))
         truncated = self._sis_filters().truncates
         # If all rollouts are truncated, and masked, nothing is recorded.
         records = rollouts.records(indices, log_probs=truncated) if batch.slices else None
@@ -335,18 +319,13 @@ class SisTrainerMixin(DecidingMixin):
             tokens = batch.flat(inputs["completion_ids"])
             gathered = self._sis_gathered(records, batch.flat(hidden), tokens, batch.flat(log_probs), flat_mask)
             if truncated:
-                acceptance = acceptance._replace(log_probs=batch.padded(gathered.sampled_log_probs, 0.0))
+                decided = decided._replace(log_probs=batch.padded(gathered.sampled_log_probs, 0.0))
             advantages = inputs["advantages"].view(len(mask), -1).expand_as(mask)
             evaluation = self._sis_service.evaluate(
                 records, gathered, self._sis_step(), batch.flat(advantages), mask=flat_mask, sampled_ids=tokens
             )
         counts.add(evaluation, scored)
-        if evaluation is None:
-            return acceptance
-        padded = lambda values: batch.padded(sis.torch.tensor(values, log_probs.device), 0)
-        return acceptance._replace(
-            accepted=padded(evaluation.accepted), probabilities=padded(evaluation.acceptance_probabilities)
-        )
+        return decided.by(evaluation, lambda values: batch.padded(values, 0))
 
 
 class SisGRPOTrainer(SisTrainerMixin, GRPOTrainer):

@@ -3,14 +3,14 @@ before it starts if SIS does not support it; otherwise its actors and vLLM serve
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Any, Callable
 
 from sis.integrations._names import SESSION, session_of
 from sis.integrations.verl import _token_tables
-from sis.integrations.verl._refusals import check_training
-from sis.integrations.verl._settings import config_of, for_rollouts, rollouts_record, truncates
+from sis.integrations.verl._settings import (
+    check_training, config_of, for_rollouts, replace_function, rollouts_record, truncates,
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -22,54 +22,42 @@ def _install() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     # verl's programs import this function later, and call it before they start anything.
-    verl.utils.config.validate_config = _checking(verl.utils.config.validate_config)
-    ActorRolloutRefWorker.init_model = _attaching(ActorRolloutRefWorker.init_model)
-    AgentLoopWorker._run_agent_loop = _telling_the_session(AgentLoopWorker._run_agent_loop)
+    replace_function(verl.utils.config, "validate_config", _check)
+    replace_function(ActorRolloutRefWorker, "init_model", _attach)
+    replace_function(AgentLoopWorker, "_run_agent_loop", _tell_the_session)
     RolloutReplicaRegistry.register("vllm", _recording_replica)
     _token_tables.install()
 
 
-def _checking(validate_config: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(validate_config)
-    def checked(config: Any, *arguments: Any, **named: Any) -> Any:
-        if config_of(config.actor_rollout_ref.rollout.get("custom")) is not None:
-            check_training(config)
-        return validate_config(config, *arguments, **named)
-
-    return checked
+def _check(validate_config: Callable[..., Any], config: Any, *arguments: Any, **named: Any) -> Any:
+    if config_of(config.actor_rollout_ref.rollout.get("custom")) is not None:
+        check_training(config)
+    return validate_config(config, *arguments, **named)
 
 
-def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
-    # functools.wraps keeps the attributes that verl's decorators set.
-    @functools.wraps(init_model)
-    def attached(self: Any, *arguments: Any, **named: Any) -> Any:
-        rollout = self.config.rollout
-        sis_config = config_of(rollout.get("custom"))
-        result = init_model(self, *arguments, **named)
-        if sis_config is not None and self.actor is not None:
-            from sis.integrations.verl._training import attach
+def _attach(init_model: Callable[..., Any], worker: Any, *arguments: Any, **named: Any) -> Any:
+    rollout = worker.config.rollout
+    sis_config = config_of(rollout.get("custom"))
+    result = init_model(worker, *arguments, **named)
+    if sis_config is not None and worker.actor is not None:
+        from sis.integrations.verl._training import attach
 
-            recorded = sis_config.sets == "engine"
-            truncated = recorded and truncates(self.config.actor, rollout, sis_config.observe)
-            self.sis = attach(self.actor, for_rollouts(sis_config, rollout), truncated)
-        return result
-
-    return attached
+        recorded = sis_config.sets == "engine"
+        truncated = recorded and truncates(worker.config.actor, rollout, sis_config.observe)
+        worker.sis = attach(worker.actor, for_rollouts(sis_config, rollout), truncated)
+    return result
 
 
-def _telling_the_session(run_agent_loop: Callable[..., Any]) -> Callable[..., Any]:
+async def _tell_the_session(
+    run_agent_loop: Callable[..., Any], worker: Any, sampling_params: Any, *arguments: Any, **named: Any
+) -> Any:
     """For samples that go through TransferQueue: their keys have prompt and session, which actors see too."""
-
-    @functools.wraps(run_agent_loop)
-    async def told(self: Any, sampling_params: Any, *arguments: Any, **named: Any) -> Any:
-        used = rollouts_record(self.config.actor_rollout_ref.rollout.get("custom"))
-        if used and "uid" in named and "session_id" in named:
-            session = session_of(named["uid"], named["session_id"])
-            extra = {**(sampling_params.get("extra_args") or {}), SESSION: session}
-            sampling_params = {**sampling_params, "extra_args": extra}
-        return await run_agent_loop(self, sampling_params, *arguments, **named)
-
-    return told
+    used = rollouts_record(worker.config.actor_rollout_ref.rollout.get("custom"))
+    if used and "uid" in named and "session_id" in named:
+        session = session_of(named["uid"], named["session_id"])
+        extra = {**(sampling_params.get("extra_args") or {}), SESSION: session}
+        sampling_params = {**sampling_params, "extra_args": extra}
+    return await run_agent_loop(worker, sampling_params, *arguments, **named)
 
 
 def _recording_replica() -> Any:

@@ -4,46 +4,38 @@ training, writes them."""
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Callable, Dict, Mapping
 
 from sis import tracking
 from sis.integrations import _token_tables as token_tables
 from sis.integrations._config import SisConfig
-from sis.integrations.verl._settings import config_of
+from sis.integrations.verl._settings import config_of, replace_function
 
 
 def install() -> None:
     """Lets verl's Tracking write tables."""
     from verl.utils.tracking import Tracking
 
-    Tracking.__init__ = _told_the_configuration(Tracking.__init__)
-    Tracking.log = _with_tables(Tracking.log)
+    replace_function(Tracking, "__init__", _tell_the_configuration)
+    replace_function(Tracking, "log", _log_tables)
 
 
-def _told_the_configuration(init: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(init)
-    def told(
-        self: Any, project_name: Any, experiment_name: Any, default_backend: Any = "console", config: Any = None
-    ) -> None:
-        init(self, project_name, experiment_name, default_backend, config)
-        parts = (config or {}).get("actor_rollout_ref") or {}
-        settings = config_of((parts.get("rollout") or {}).get("custom"))
-        if settings is not None and settings.token_table_steps:
-            self.sis_token_tables = _tables(self, settings, parts["model"])
-
-    return told
+def _tell_the_configuration(init: Callable[..., None], own: Any, *arguments: Any, **named: Any) -> None:
+    init(own, *arguments, **named)
+    config = inspect.signature(init).bind(own, *arguments, **named).arguments.get("config") or {}
+    parts = config.get("actor_rollout_ref") or {}
+    settings = config_of((parts.get("rollout") or {}).get("custom"))
+    if settings is not None and settings.token_table_steps:
+        own.sis_token_tables = _tables(own, settings, parts["model"])
 
 
-def _with_tables(log: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(log)
-    def logged(self: Any, data: Any, step: int, backend: Any = None) -> None:
-        log(self, data, step, backend)
-        tables = getattr(self, "sis_token_tables", None)
-        # Step 0 is a validation.
-        if tables is not None and step:
-            tables.stepped(step)
-
-    return logged
+def _log_tables(log: Callable[..., None], own: Any, data: Any, step: int, backend: Any = None) -> None:
+    log(own, data, step, backend)
+    tables = getattr(own, "sis_token_tables", None)
+    # Step 0 is a validation.
+    if tables is not None and step:
+        tables.stepped(step)
 
 
 def _tables(of_verl: Any, settings: SisConfig, model: Mapping[str, Any]) -> token_tables.TokenTables:

@@ -11,11 +11,11 @@ import torch
 from sis import _errors
 from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._names import name_in, name_of, session_of
-from sis.integrations._service import Service
+from sis.integrations._service import Service, of_the_first
 from sis.integrations.verl._generated import Generated, generated_in, logits_shown
 from sis.integrations.verl._mini_batch import MiniBatch
 from sis.integrations.verl._own_sets import OwnSets
-from sis.integrations.verl._refusals import check_engine, check_parallel, check_split
+from sis.integrations.verl._settings import check_engine, check_parallel, check_split
 from sis.integrations.verl._vocabulary import Vocabulary
 from sis._records import MissingReason, Slice, TopKRecords
 from sis._run import Run, Sampling
@@ -136,14 +136,12 @@ class Training:
     def _begin(self) -> None:
         """Opens the run, if a server answers, as the same incarnation on all ranks: the next one if the run is of an
         earlier training, whose versions and draws are ahead of this one's."""
-        chosen: List[Optional[int]] = [None]
         together = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-        if not together or torch.distributed.get_rank() == 0:
-            chosen = [self._next_incarnation()]
-        if together:
-            torch.distributed.broadcast_object_list(chosen, src=0)
-        if chosen[0] is not None:
-            self.service.incarnation = chosen[0]
+        broadcast = functools.partial(torch.distributed.broadcast_object_list, src=0) if together else None
+        first = not together or torch.distributed.get_rank() == 0
+        chosen = of_the_first(self._next_incarnation, first, broadcast)
+        if chosen is not None:
+            self.service.incarnation = chosen
             self.service.asked("no run", lambda: None)
 
     def _next_incarnation(self) -> Optional[int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, TypeVar
+import functools
+from typing import Any, Callable, TypeVar
 
 import torch
+
+from sis.integrations._service import of_the_first
 
 _Found = TypeVar("_Found")
 
@@ -52,21 +55,5 @@ class Vocabulary:
         Raises:
             RuntimeError: The call failed on the first rank.
         """
-        if self.group is None:
-            return call()
-        if self.first:
-            try:
-                found: Any = [call(), None]
-            except Exception as error:
-                self._broadcast([None, str(error)])
-                raise
-        else:
-            found = [None, None]
-        self._broadcast(found)
-        answer, failure = found
-        if failure is not None:
-            raise RuntimeError(f"the first rank of a split vocabulary failed: {failure}")
-        return answer
-
-    def _broadcast(self, found: List[Any]) -> None:
-        torch.distributed.broadcast_object_list(found, group=self.group, group_src=0)
+        broadcast = functools.partial(torch.distributed.broadcast_object_list, group=self.group, group_src=0)
+        return of_the_first(call, self.first, None if self.group is None else broadcast)
