@@ -16,7 +16,7 @@ import grpc
 import fake_service
 import sis
 from sis.v1 import ratio_service_pb2 as pb
-from sis.web import app, bridge, server
+from sis.web import app, bridge
 
 RUN = "a b/ü"
 PAGE = pathlib.Path(app.__file__).parent / "page"
@@ -77,11 +77,11 @@ class WebTest(unittest.TestCase):
         return client
 
     def serve(self, made):
-        listener = server.listen(0)
+        listener = app.listen(0)
         self.addCleanup(listener.close)
         self.port = listener.getsockname()[1]
-        self.assertEqual(server.url(listener), f"http://127.0.0.1:{self.port}/")
-        serving = server.make(made)
+        self.assertEqual(app.url(listener), f"http://127.0.0.1:{self.port}/")
+        serving = app.make_server(made)
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listener]})
         thread.start()
         self.addCleanup(thread.join)

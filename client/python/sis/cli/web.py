@@ -38,17 +38,16 @@ def web(
     need("starlette")
     need("uvicorn")
     from sis.web import app
-    from sis.web import server as page
 
     texts = read_tokenizer(tokenizer) if tokenizer else None
     try:
-        listener = page.listen(port)
+        listener = app.listen(port)
     except OSError as error:
         fail(f"--port: cannot listen at {port}: {error.strerror}; 0 takes a free port")
     with connect(server, _TIMEOUT) as client:
-        url = page.url(listener)
+        url = app.url(listener)
         typer.echo(f"The page is at {url} until Ctrl+C")
         if open_:
             # A browser in this terminal would hold up its own page.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        page.serve(app.make_app(client, addresses(server), texts), listener)
+        app.serve(app.make_app(client, addresses(server), texts), listener)

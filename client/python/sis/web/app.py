@@ -1,15 +1,18 @@
-"""The web application: the page's files, calls as JSON, the diagnosis of a run and its export."""
+"""The web application: the page's files, calls as JSON, the diagnosis of a run and its export; and its server."""
 
 from __future__ import annotations
 
+import contextlib
 import mimetypes
 import os
 import re
+import socket
 import tempfile
 import threading
 from typing import Any, Mapping, Optional, Sequence
 
 import grpc
+import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.datastructures import Headers, MutableHeaders
@@ -158,3 +161,34 @@ def _answer_error(request: Request, error: Any) -> Response:
 
 def _answer_missing_package(request: Request, error: Any) -> Response:
     return JSONResponse({"code": "UNIMPLEMENTED", "message": str(error)}, 501)
+
+
+def listen(port: int) -> socket.socket:
+    """Returns a socket at `port` of the loopback interface; 0 is a free port. Raises OSError if the port is taken."""
+    return socket.create_server(("127.0.0.1", port))
+
+
+def url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()
+    return f"http://{host}:{port}/"
+
+
+def make_server(app: Starlette) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        http="h11",
+        lifespan="off",
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        ws="none",
+    )
+    return uvicorn.Server(config)
+
+
+def serve(app: Starlette, listener: socket.socket) -> None:
+    """Answers requests until the process is interrupted or terminated."""
+    # Newer versions of uvicorn raise it again at the end.
+    with contextlib.suppress(KeyboardInterrupt):
+        make_server(app).run(sockets=[listener])

@@ -19,12 +19,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
  */
 class Panel {
   constructor({title, unit, note, empty, format, tick = format, binary = false, about = ""}) {
-    this.unit = unit;
-    this.about = about;
-    this.format = format;
-    this.tick = tick;
-    this.binary = binary;
-    this.title = title;
+    Object.assign(this, {unit, about, format, tick, binary, title});
     this.legend = make("ul", {class: "legend"});
     this.canvas = make("canvas", {role: "img", "aria-label": title});
     this.emptyWords = make("p", {class: "empty"}, empty);
@@ -56,13 +51,8 @@ class Panel {
    */
   show(names, series,
       {range = {}, namesTitle = "Draw", nameOf = String, axis = {}, stacked = false} = {}) {
-    this.names = names;
-    this.nameOf = nameOf;
+    Object.assign(this, {names, nameOf, namesTitle, range, axis, stacked});
     this.series = series.map((line, i) => ({color: COLORS[i % COLORS.length], ...line}));
-    this.namesTitle = namesTitle;
-    this.range = range;
-    this.axis = axis;
-    this.stacked = stacked;
     const any = this.series.some(line => line.values.some(value => value !== null));
     this.emptyWords.hidden = any;
     this.saves.hidden = !any;

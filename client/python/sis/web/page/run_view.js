@@ -134,12 +134,9 @@ export class RunView {
 
   async loadBeside() {
     if (this.beside === "") return;
-    try {
-      await this.loadSteps((await call("GetRun", {run_id: this.beside})).run);
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      this.known.delete(this.beside);  // it is gone
-    }
+    const found = await callIfThere("GetRun", {run_id: this.beside});
+    if (found === null) this.known.delete(this.beside);
+    else await this.loadSteps(found.run);
   }
 
   // Offers the runs that were evaluated last.

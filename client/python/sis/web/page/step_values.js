@@ -3,15 +3,26 @@
 
 import {number} from "./format.js";
 
+// The sums of a message, by name, and the mean of a sum over `positions`: null without positions. Absent sums are 0.
+function sumsOf(totals, positionsOf) {
+  const of = name => Number(totals[name] ?? 0);
+  const positions = positionsOf(of);
+  return {of, positions, mean: sum => (positions > 0 ? sum / positions : null)};
+}
+
+const scoredOf = of => of("accepted") + of("rejected") + of("outsideTopK");
+
+// The share of the positions that weigh as much as all do with their weights.
+function effectiveSampleSize({of, mean}) {
+  return of("weightSquared") > 0 ? mean(of("weight") ** 2 / of("weightSquared")) : null;
+}
+
 /** Returns the values of one entry of ListSteps. Rates and means are null without scored tokens. */
 export function stepValues({draw, step}) {
-  const totals = step.totals ?? {};
-  const of = name => Number(totals[name] ?? 0);
-  const scored = of("accepted") + of("rejected") + of("outsideTopK");
+  const {of, positions: scored, mean: meanOf} = sumsOf(step.totals ?? {}, scoredOf);
   const tokens = scored + of("missing");
-  const mean = name => (scored > 0 ? of(name) / scored : null);
-  const d = mean("d");
-  const dSis = mean("dSis");
+  const mean = name => meanOf(of(name));
+  const [d, dSis] = [mean("d"), mean("dSis")];
   return {
     draw: String(draw ?? 0),
     begunAt: step.begunAt,
@@ -42,11 +53,10 @@ export function stepValues({draw, step}) {
 }
 
 function ageValues({from, to, ahead, ...totals}) {
-  const of = name => Number(totals[name] ?? 0);
+  const sums = sumsOf(totals, scoredOf);
+  const {of, positions: scored, mean} = sums;
   const first = Number(from ?? 0);
   const accepted = of("accepted");
-  const scored = accepted + of("rejected") + of("outsideTopK");
-  const mean = sum => (scored > 0 ? sum / scored : null);
   return {
     name: ahead ? "ahead" : to == null ? `${first}+` :
       first === Number(to) ? String(first) : `${first}-${to}`,
@@ -56,31 +66,20 @@ function ageValues({from, to, ahead, ...totals}) {
     acceptRate: mean(accepted),
     d: mean(of("d")),
     dSis: mean(of("dSis")),
-    effectiveSampleSize: of("weightSquared") > 0 ? mean(of("weight") ** 2 / of("weightSquared")) : null,
+    effectiveSampleSize: effectiveSampleSize(sums),
   };
 }
 
-function prefixValues({topK, positions, expectedAcceptance, residualMass}) {
-  const mean = sum => (Number(positions) > 0 ? sum / Number(positions) : null);
-  return {
-    k: topK, acceptRate: mean(expectedAcceptance), residualMass: mean(residualMass),
-  };
+function prefixValues(point) {
+  const {of, mean} = sumsOf(point, of => of("positions"));
+  return {k: point.topK, acceptRate: mean(of("expectedAcceptance")), residualMass: mean(of("residualMass"))};
 }
 
 function correctionValues(totals) {
-  const of = name => Number(totals[name] ?? 0);
-  const positions = of("positions");
-  const mean = name => (positions > 0 ? of(name) / positions : null);
-  return {
-    name: totals.correction,
-    effectiveSampleSize: positions > 0 && of("weightSquared") > 0
-      ? of("weight") ** 2 / (of("weightSquared") * positions) : null,
-    touched: mean("touched"),
-    zeroed: mean("zeroed"),
-    weight: mean("weight"),
-    absLogWeight: mean("absLogWeight"),
-    gradientMass: mean("gradientMass"),
-  };
+  const sums = sumsOf(totals, of => of("positions"));
+  const means = ["touched", "zeroed", "weight", "absLogWeight", "gradientMass"].map(
+      name => [name, sums.mean(sums.of(name))]);
+  return {name: totals.correction, effectiveSampleSize: effectiveSampleSize(sums), ...Object.fromEntries(means)};
 }
 
 /** Shares of a Histogram's buckets, with a name each; empty if nothing is in it. */
