@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sis._gathered import Gathered as Gathered, of_all_slots as of_all_slots
+from sis._gathered import Gathered as Gathered, Replayed as Replayed
+from sis._gathered import is_complete as is_complete, of_all_slots as of_all_slots, replayed as replayed
 from sis._logit_transform import LogitTransform as LogitTransform
 from sis._records import SequenceLike, SequenceRef, Slice, TopKRecords
-from sis._sampling_replay import Replayed as Replayed, is_complete as is_complete, replayed as replayed
 
 # Number of logits processed at a time: 256 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 26
