@@ -14,8 +14,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 import trl.trainer.utils
-from client.demo.llm import task
-from client.demo.llm.settings import Settings
+from client.demo.llm.settings import END, Settings
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
@@ -52,7 +51,7 @@ def model(path: str, tokenizer: Any) -> Any:
     # Eager attention takes half of the time of the other implementation for responses as short as
     # these.
     made = AutoModelForCausalLM.from_pretrained(path, dtype="float32", attn_implementation="eager")
-    made.generation_config.eos_token_id = [tokenizer.eos_token_id, *tokenizer.encode(task.END)]
+    made.generation_config.eos_token_id = [tokenizer.eos_token_id, *tokenizer.encode(END)]
     return made
 
 
@@ -76,7 +75,7 @@ def grpo_config(settings: Settings, tokenizer: Any, folder: str, seed: int) -> G
         gradient_checkpointing=False,
         # vLLM is a build for CPUs.
         use_cpu=True,
-        generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
+        generation_kwargs={"stop_token_ids": tokenizer.encode(END)},
         report_to=[],
         logging_steps=1,
         save_strategy="no",

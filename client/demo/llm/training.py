@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from typing import Any, Dict
 
 # Before those that print are imported.
 _RESULTS = os.fdopen(os.dup(1), "w")
@@ -16,16 +17,55 @@ os.dup2(2, 1)
 
 from client.demo.llm import engine  # Before TRL.
 
-from client.demo.llm import task
-from client.demo.llm.settings import Settings
-from client.demo.llm.stale import TRAINERS
+import torch
+from client.demo.llm.settings import Settings, problems, reward
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 
-from sis.integrations.trl import SisConfig
+from sis.integrations.trl import SisConfig, SisGRPOTrainer
 
 # Values of TRL's log, once per update, the reward once per rollout; and the names that this program prints.
 _MEASURED = {"reward": "reward", "sis/accept_rate": "accept_rate", "sis/d": "d", "sis/d_sis": "d_sis"}
+
+
+class StaleTrainer(SisGRPOTrainer):
+    """Gives vLLM new weights after a rollout instead of before it: from the second rollout on vLLM's weights are
+    those that the rollout before began to train."""
+
+    def __init__(self, *args: Any, seed: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seed = seed
+        self._rollout = 0
+        self._generated_with = 0
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        # The same uniforms in both arms.
+        torch.manual_seed(1000 * self._seed + self._rollout)
+        self._rollout += 1
+        if self._last_loaded_step >= 0:
+            self._generated_with = self._last_loaded_step
+            # So TRL loads nothing. At first it must.
+            self._last_loaded_step = self.state.global_step
+        generated = super()._generate_single_turn(*args, **kwargs)
+        if self._generated_with != self.state.global_step:
+            self.vllm_generation.sync_weights()
+        return generated
+
+    def _sis_policy_version(self) -> int:
+        return self._generated_with
+
+
+class Watched(StaleTrainer):
+    """TRL on the log-probs that tokens were sampled with. The service decides about every token, and counts; the
+    trainer does not use its decisions."""
+
+    def _sis_old_log_probs(self, inputs: Dict[str, Any], *given: torch.Tensor) -> torch.Tensor:
+        super()._sis_old_log_probs(inputs, *given)
+        return inputs["sampling_per_token_logps"]
+
+
+# By the names of settings.ARMS.
+TRAINERS = {"grpo": Watched, "sis": StaleTrainer}
 
 
 class _Curves(TrainerCallback):
@@ -64,9 +104,9 @@ def train(model, arm, seed, settings, address, run):
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     with tempfile.TemporaryDirectory() as folder:
         trainer = TRAINERS[arm](
-            model=engine.model(model, tokenizer), reward_funcs=task.reward,
+            model=engine.model(model, tokenizer), reward_funcs=reward,
             args=engine.grpo_config(settings, tokenizer, folder, seed),
-            train_dataset=Dataset.from_list(task.problems(settings.largest, seed)), processing_class=tokenizer,
+            train_dataset=Dataset.from_list(problems(settings.largest, seed)), processing_class=tokenizer,
             callbacks=[_Curves(settings)], seed=seed, sis_config=SisConfig(address, settings.top_k, run=run),
         )  # fmt: skip
         trainer.train()
