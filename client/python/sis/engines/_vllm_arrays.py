@@ -60,13 +60,25 @@ def hand_over_arrays(engine: Any) -> None:
     that they have. Idempotent. ValueError if the engine isn't built as this expects.
     """
     processor = processor_of(engine)
-    if isinstance(processor.add_request, _AddRequest):
+    if hasattr(processor.add_request, "hands_over_arrays"):
         return
     from vllm.v1.engine.logprobs import LogprobsProcessor
 
     if not hasattr(LogprobsProcessor, "_update_sample_logprobs"):
         raise ValueError("this version of vLLM makes log-probs in another way: leave out hand_over_arrays")
-    processor.add_request = _AddRequest(processor)
+    states, add_request = processor.request_states, processor.add_request
+
+    def add(request: Any, *arguments: Any, **named: Any) -> None:
+        known = request.request_id in states
+        add_request(request, *arguments, **named)
+        own = None if known else states[request.request_id].logprobs_processor
+        # None: of a request that asks for none, or generates nothing. -1: of all tokens.
+        if own is not None and own.logprobs is not None and own.num_logprobs >= 0:
+            own.logprobs = ArrayLogprobs(own.num_logprobs + 1)
+            own._update_sample_logprobs = functools.partial(_update, own)
+
+    add.hands_over_arrays = True
+    processor.add_request = add
 
 
 def processor_of(engine: Any) -> Any:
@@ -76,25 +88,6 @@ def processor_of(engine: Any) -> Any:
         name = type(engine).__name__
         raise ValueError(f"{name} has no output_processor with request_states: give the LLM or AsyncLLM")
     return found
-
-
-class _AddRequest:
-    """OutputProcessor.add_request, of requests whose log-probs are kept as arrays."""
-
-    def __init__(self, processor: Any) -> None:
-        self._states = processor.request_states
-        self._add_request = processor.add_request
-
-    def __call__(self, request: Any, *arguments: Any, **named: Any) -> None:
-        known = request.request_id in self._states
-        self._add_request(request, *arguments, **named)
-        if known:
-            return
-        own = self._states[request.request_id].logprobs_processor
-        # None: of a request that asks for none, or generates nothing. -1: of all tokens.
-        if own is not None and own.logprobs is not None and own.num_logprobs >= 0:
-            own.logprobs = ArrayLogprobs(own.num_logprobs + 1)
-            own._update_sample_logprobs = functools.partial(_update, own)
 
 
 def _update(own: Any, step: Any) -> None:

@@ -309,7 +309,7 @@ class SisTrainerMixin(DecidingMixin):
         flat_mask = batch.flat(mask).cpu()
         scored, counts = int(flat_mask.sum()), self._sis_service.counts
         counts.staleness = (counts.staleness or 0) + scored * (self._sis_step() - rollouts.policy_version)
-        # What observes needs no ratios.
+        # A training that observes has no such ratios.
         decided = Decided.nothing(log_probs, inputs.get("sis_sampling", log_probs))
         truncated = self._sis_filters().truncates
         # If all rollouts are truncated, and masked, nothing is recorded.
