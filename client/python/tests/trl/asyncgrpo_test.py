@@ -405,7 +405,7 @@ class AsyncgrpoTest(TrainerCase):
         worker._loop_cls = Other
         for custom, message in (
             (unittest.mock.MagicMock(), "rollout_worker is a MagicMock.*AsyncRolloutWorker"),
-            (worker, "loop is Other: give it sis.integrations.trl._async_rollouts.SisRolloutLoopMixin"),
+            (worker, "loop is Other: give it sis.integrations.trl.SisRolloutLoopMixin"),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 self.trainer(SisConfig(self.server.address, run=self.id()), custom)
