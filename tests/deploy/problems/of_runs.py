@@ -3,8 +3,6 @@
 import contextlib
 from typing import Any, Dict, List, Optional
 
-import numpy as np
-
 import sis
 from server.testing.live_server import LiveServer
 from tests.deploy.problems.problem import SAMPLING, Problem, uniform_block
@@ -49,7 +47,7 @@ class TooFewSlots(WrongValues):
 
 
 class EntriesRefused(Problem):
-    """A worker whose log-probs are above 0."""
+    """A worker that seals its sequences before their end."""
 
     alerts = {"SisEntriesRefused": {"run": "SisEntriesRefused"}}
 
@@ -60,12 +58,10 @@ class EntriesRefused(Problem):
         self.blocks = 0
 
     def step(self) -> None:
-        block = uniform_block(4, 8)
-        if self.present:
-            block["top_k_log_probs"] += np.float32(2)
         self.blocks += 1
         with contextlib.suppress(sis.AppendError), self.client.append(self.run, sampling=SAMPLING) as stream:
-            stream.block(str(self.blocks), first_position=0, policy_version=0, **block)
+            stream.block(str(self.blocks), first_position=0, policy_version=0, **uniform_block(4, 8))
+            stream.seal(str(self.blocks), length=4 if self.present else 8)
 
 
 class EvaluationsRefused(Problem):
