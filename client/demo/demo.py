@@ -2,16 +2,15 @@
 builds and calls it, with sis_server on PATH."""
 
 import argparse
-import concurrent.futures
-import os
+import functools
 import pathlib
 import sys
-import threading
 
 import torch
 
 import sis
 from client.demo import progress, report, trainer
+from client.demo.trainings import Trainings
 
 SEEDS = 2
 _SETTING = (
@@ -25,43 +24,18 @@ _SETTING = (
 
 def train_all(settings, seeds, address, shown):
     """Trains each arm with each seed; returns report.Found."""
-    stopped = threading.Event()
-    done = {}
-
-    def make(seed, arm, start):
-        def show(rollout):
-            if stopped.is_set():
-                raise RuntimeError("stopped")
-            totals = sum(rollout.updates, sis.Totals())
-            done[seed, arm] = rollout.number + 1
-            shown.show(
-                "Training", sum(done.values()) / (settings.rollouts * len(seeds) * len(trainer.ARMS)),
-                f"{trainer.ARMS[arm]}, seed {seed}, rollout {rollout.number + 1}: reward {rollout.reward:.2f}, accepted "
-                f"{totals.accept_rate:.0%}, D {totals.mean_d:.3f}, D_SIS {totals.mean_d_sis:.3f}",
-            )  # fmt: skip
-
-        return trainer.train(address, f"{arm}-{seed}", arm, seed, settings, start, show)
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
-        try:
-            starts = dict(zip(seeds, executor.map(lambda seed: trainer.warmed_up(settings, seed), seeds)))
-            made = {
-                (arm, seed): executor.submit(make, seed, arm, starts[seed]) for seed in seeds for arm in trainer.ARMS
+    with Trainings(settings.rollouts * len(seeds) * len(trainer.ARMS), shown) as trainings:
+        starts = trainings.results({seed: functools.partial(trainer.warmed_up, settings, seed) for seed in seeds})
+        found = trainings.results(
+            {
+                (name, seed): functools.partial(
+                    trainings.train, name, address, f"{arm}-{seed}", arm, seed, settings, starts[seed]
+                )
+                for seed in seeds
+                for arm, name in trainer.ARMS.items()
             }
-            concurrent.futures.wait(made.values(), return_when=concurrent.futures.FIRST_EXCEPTION)
-            return {
-                name: {seed: curves(made[arm, seed].result()) for seed in seeds} for arm, name in trainer.ARMS.items()
-            }
-        finally:
-            stopped.set()
-
-
-def curves(rollouts):
-    totals = [sum(rollout.updates, sis.Totals()) for rollout in rollouts]
-    return report.Curves(
-        [rollout.reward for rollout in rollouts], [each.accept_rate for each in totals],
-        [each.mean_d for each in totals], [each.mean_d_sis for each in totals],
-    )  # fmt: skip
+        )
+    return {name: {seed: found[name, seed] for seed in seeds} for name in trainer.ARMS.values()}
 
 
 def run(settings, first_seed, output, shown):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import sis
-from client.demo import demo, trainer
+from client.demo import ages, demo, trainer
 from client.demo.progress import Progress
 
 os.environ["PATH"] = f"{pathlib.Path('server/main').resolve()}{os.pathsep}{os.environ['PATH']}"
@@ -121,6 +121,26 @@ class DemoTest(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "it broke"):
                 self.run_demo()
         self.assertLessEqual(threading.active_count(), before + 1)
+
+
+class AgesTest(unittest.TestCase):
+    def test_trains_with_the_advised_limit(self):
+        settings = dataclasses.replace(
+            ages.SETTINGS, accuracy=0.1, rollouts=16, prompts=8, updates=8, learning_rate=1e-2
+        )
+        said = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
+            found = ages.run(settings, 3, 1, pathlib.Path(folder), Progress(said))
+        (advised,) = re.findall(r"Seed 3: At age .* max_staleness (\d) would leave out", said.getvalue())
+        _, without, limited, dropping = (runs[3] for runs in found.values())
+        # Until then no token is older.
+        first = int(advised) + 1
+        for curves in (limited, dropping):
+            self.assertEqual(curves.d[:first], without.d[:first])
+        # Whether older tokens are dropped has no effect before the update that would use them.
+        self.assertEqual(limited.d[first], dropping.d[first])
+        self.assertNotEqual(limited.d[first], without.d[first])
+        self.assertNotEqual(limited.d[first + 1], dropping.d[first + 1])
 
 
 class ReadmeTest(unittest.TestCase):

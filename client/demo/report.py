@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 _PAGE = string.Template((pathlib.Path(__file__).with_name("report.template")).read_text(encoding="utf-8"))
-_COLORS = ("#52514e", "#2a78d6", "#d4551f")
+_COLORS = ("#52514e", "#2a78d6", "#d4551f", "#1f8a4c")
 # Curve, title, and the curve that is drawn dashed in the same plot.
 _PLOTS = (("reward", "Reward", ""), ("accept_rate", "Accept rate", ""), ("d", "D, and D_SIS dashed", "d_sis"))
 

@@ -85,6 +85,8 @@ class StalenessLimit:
 class AgeAdvice:
     # Sentences; empty if nothing was scored.
     text: str = ""
+    # The advised limit. None: none is advised.
+    max_staleness: Optional[int] = None
     # Without a limit, then from the largest to the smallest that leaves tokens out; empty if no token is behind.
     limits: Tuple[StalenessLimit, ...] = ()
 
@@ -123,17 +125,22 @@ def age_advice(steps: Sequence[Iterable[AgeTotals]], sequences: Sequence[int] = 
                 left.effective_sample_size / left.scored,
             )
         )
-    return AgeAdvice(_text(behind, everything, limits, len(steps)), tuple(limits) if len(limits) > 1 else ())
+    half = next((age for age in behind if age.scored >= _ENOUGH_TOKENS and age.accept_rate < 0.5), None)
+    advised = None if half is None else next((each for each in limits if each.max_staleness == half.from_ - 1), None)
+    return AgeAdvice(
+        _text(half, advised, everything, len(steps)),
+        None if advised is None else advised.max_staleness,
+        tuple(limits) if len(limits) > 1 else (),
+    )
 
 
-def _text(behind: Sequence[AgeTotals], everything: AgeTotals, limits: Sequence[StalenessLimit], steps: int) -> str:
+def _text(half: Optional[AgeTotals], limit: Optional[StalenessLimit], everything: AgeTotals, steps: int) -> str:
+    """half: The youngest age of which less than half is accepted. limit: The one below it."""
     scored = everything.scored
     of = f"of the {scored} tokens of the last {steps} steps" if steps > 1 else f"of {scored} tokens"
-    half = next((age for age in behind if age.scored >= _ENOUGH_TOKENS and age.accept_rate < 0.5), None)
     if half is None:
         return f"At every age at least half {of} are accepted."
     found = f"At age {half.name}, in policy versions, {half.accept_rate:.1%} are accepted: less than half."
-    limit = next((limit for limit in limits if limit.max_staleness == half.from_ - 1), None)
     if limit is None:
         return f"{found} There are no younger tokens, so max_staleness does not help."
     return (

@@ -41,13 +41,20 @@ class AgeAdviceTest(unittest.TestCase):
 
     def test_the_youngest_age_with_fewer_than_half_is_named(self):
         fresh, old = age(0, 900, 1000), age(3, 400, 1000)
+        advice = age_advice([[fresh, old], [age(1, 600, 1000), age(4, 100, 1000)]])
+        self.assertEqual(advice.max_staleness, 3)
         self.assertEqual(
-            age_advice([[fresh, old], [age(1, 600, 1000), age(4, 100, 1000)]]).text,
+            advice.text,
             "At age 4-7, in policy versions, 40.0% are accepted: less than half. max_staleness 3 would leave out 50.0% "
             "of the 4000 tokens of the last 2 steps; of the others 75.0% are accepted, and without it 50.0% of all.",
         )
-        self.assertIn("At every age at least half of 2000 tokens", age_advice([[fresh, age(3, 500, 1000)]]).text)
-        self.assertIn("does not help", age_advice([[age(0, 499, 1000), old]]).text)
+        for ages, text in (
+            ([fresh, age(3, 500, 1000)], "At every age at least half of 2000 tokens"),
+            ([age(0, 499, 1000), old], "does not help"),
+        ):
+            advice = age_advice([ages])
+            self.assertIn(text, advice.text)
+            self.assertIsNone(advice.max_staleness)
 
     def test_small_classes_are_not_judged_by(self):
         self.assertIn("At every age", age_advice([[age(0, 900, 1000), age(3, 0, 99)]]).text)
