@@ -4,7 +4,7 @@ import subprocess
 import threading
 
 import sis
-from sis.web import app, server
+from sis.web import app
 
 SISCTL = "client/python/sisctl"
 
@@ -36,9 +36,9 @@ class PageInThisProcess:
 
     def __init__(self, addresses):
         self._client = sis.Client(addresses if len(addresses) > 1 else addresses[0], timeout=7, reopen_runs=False)
-        listener = server.listen(0)
-        self.url = server.url(listener)
-        self._serving = server.make(app.make_app(self._client, addresses))
+        listener = app.listen(0)
+        self.url = app.url(listener)
+        self._serving = app.make_server(app.make_app(self._client, addresses))
         self._thread = threading.Thread(target=self._serving.run, kwargs={"sockets": [listener]})
         self._thread.start()
 
