@@ -121,6 +121,7 @@ class Store {
 
   // Returns a number that changes whenever the sequence does; 0 if nothing is stored.
   virtual absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) = 0;
+
   // For a shared store. Sends news to all servers, and returns what all, including this one, have
   // sent since the last call. The first call may return older news. A server that does not call for
   // many seconds may miss some.
@@ -129,8 +130,8 @@ class Store {
   }
 
   // Removes all parts of the sequences, and keeps the reasons until `expires`. The first reason of
-  // a sequence stays. Returns true for each
-  // sequence that had parts. After an error some may have been dropped.
+  // a sequence stays. Returns true for each sequence that had parts. After an error some may have
+  // been dropped.
   virtual absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                                  absl::Time expires) = 0;
 

@@ -241,9 +241,13 @@ class RedisFails(OfOwnServer):
 
 
 class RedisIsSlow(RedisFails):
-    """Redis is busy with something else."""
+    """Redis is busy with something else, so that calls wait for it."""
 
     ALERT = "SisStoreSlow"
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(folder)
+        self.alerts["SisLatency"] = {"grpc_method": "Release"}
 
     def begin(self) -> None:
         self.present = True
@@ -253,5 +257,6 @@ class RedisIsSlow(RedisFails):
 
     def step(self) -> None:
         if self.present:
-            self.redis.ask("CLIENT", "PAUSE", "450", "ALL")
+            self.redis.ask("CLIENT", "PAUSE", "900", "ALL")
+        self.client.release(self.run, ["s"])
         super().step()

@@ -90,7 +90,7 @@ class InFloat64(SisAsyncGRPOTrainer):
     """Compares the loss of every micro-batch and the gradient of every step, of all ranks, with those of TRL's loss
     with selected ratios, over the whole vocabulary, of each sample alone and in float64."""
 
-    compared, most, most_recorded, most_acceptance, stale, outward = 0, 0.0, 0.0, 0.0, 0, 0
+    compared, most, most_recorded, most_acceptance, stale, newest, outward = 0, 0.0, 0.0, 0.0, 0, 0, 0
     # By name: since the last step, on this rank.
     theirs = None
 
@@ -105,6 +105,14 @@ class InFloat64(SisAsyncGRPOTrainer):
         ratio = (decided.log_probs.detach() - decided.sampling).exp()
         self.decided = decided.accepted, decided.probabilities, ratio
         return super()._sis_old_log_probs(decided)
+
+    def _sync_weight(self):
+        if self._lora_sync:
+            # TRL sends the adapter alone, by itself.
+            self.model.merge_adapter()
+            self.sent.keep(self._streaming_iter())
+            self.model.unmerge_adapter()
+        super()._sync_weight()
 
     def log_probs(self, model, ids):
         """[T - 1, V]: of the tokens after the first."""
@@ -185,6 +193,7 @@ class InFloat64(SisAsyncGRPOTrainer):
         differences, version = (own - told).abs().min(0)
         self.most_recorded = largest(self.most_recorded, differences)
         self.stale += int((version < len(every) - 1).sum())
+        self.newest = max(self.newest, version.max().item())
         return policies[version, torch.arange(len(places))]
 
 
@@ -206,7 +215,8 @@ def on_a_cpu():
         yield batches
 
 
-def trainer_of(path, port, folder, config, worker=None, peft_config=None, **changed):
+def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, **changed):
+    """served: whether vLLM serves the adapter beside the model."""
     address = f"http://127.0.0.1:{port}"
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     tokenizer.chat_template = qwen3_chat_template
@@ -231,7 +241,7 @@ def trainer_of(path, port, folder, config, worker=None, peft_config=None, **chan
         train_dataset=PROMPTS,
         processing_class=tokenizer,
         rollout_worker=worker,
-        weight_transfer=sent,
+        weight_transfer=None if served else sent,
         peft_config=peft_config,
         sis_config=config,
     )
@@ -292,8 +302,8 @@ class AsyncgrpoTest(TrainerCase):
         )  # fmt: skip
         cls.batches = cls.enterClassContext(on_a_cpu())
 
-    def trainer(self, config, worker=None, **changed):
-        made = trainer_of(self.path, self.port, self.folder, config, worker, **changed)
+    def trainer(self, config, worker=None, port=None, **changed):
+        made = trainer_of(self.path, port or self.port, self.folder, config, worker, **changed)
         self.addCleanup(made.sis_client.close)
         # Discards samples that another trainer loaded ahead.
         self.batches.clear()
@@ -351,6 +361,26 @@ class AsyncgrpoTest(TrainerCase):
                     told = types.SimpleNamespace(state=state, sis_client=client, sis_run=ranks[0].run)
                     self.check_logged(told, ranks[0].rows)
                     self.check(ranks, client)
+
+    def test_adapters_that_vllm_serves(self):
+        """Each policy under a name of its own, which requests say."""
+        port = vllm_process.start(
+            type(self), self.folder / "served", ["vllm", "serve", self.path],
+            "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-logprobs", "-1",
+            "--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "8", "--max-loras", "3",
+            VLLM_SERVER_DEV_MODE="1", VLLM_ALLOW_RUNTIME_LORA_UPDATING="1",
+        )  # fmt: skip
+        adapters = LoraConfig(target_modules=["q_proj", "down_proj"])
+        config = SisConfig(self.server.address, run=self.id(), top_k=64)
+        trainer = self.trainer(
+            config, port=port, peft_config=adapters, served=True, learning_rate=1e-2, max_staleness=1
+        )
+        self.assertTrue(trainer._lora_sync)
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.check([seen_by(trainer)], trainer.sis_client)
+        # The first is the model alone.
+        self.assertGreater(trainer.newest, 0)
 
     def test_versions_of_requests(self):
         loop = types.SimpleNamespace(lora_name=None, model_version=7)
