@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 import os
+import time
+
+# Seconds that a fork waits after a call. gRPC 1.51 waits in its own handler, before a fork, for a thread of its own; if
+# that thread still cleans up after a call, it waits for the fork.
+_REST_SECONDS = 0.1
+
+_last_call = 0.0
+
+
+def call_ended() -> None:
+    """Notes that this process has just ended a call or closed a connection."""
+    global _last_call
+    _last_call = time.monotonic()
+
+
+def _rest() -> None:
+    time.sleep(max(0.0, _last_call + _REST_SECONDS - time.monotonic()))
+
+
+os.register_at_fork(before=_rest)
 
 
 class Owner:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optio
 
 import grpc
 
-from sis import _append, _errors
+from sis import _append, _errors, _owner
 from sis._append import AppendStream, Source
 from sis._append_streams.checked_entries import Entry, append_request
 from sis._records import SequenceRef
@@ -119,13 +119,14 @@ class ServerAppendStream(AppendStream):
             self._closed = True
         self._requests.put(None)
         self._reader.join(self._timeout)
-        self._call.cancel()
+        self._break_off()
 
     def _break_off(self) -> None:
         with self._changed:
             self._closed = True
         self._call.cancel()
         self._reader.join(self._timeout)
+        _owner.call_ended()
 
     def give_up(self, error: _errors.Error, entries: Sequence[Entry] = ()) -> List[_errors.Refusal]:
         """Ends the stream after `error`, which a flush or the call with `entries` raised.

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import grpc
 
-from sis import _errors
+from sis import _errors, _owner
 from sis._append import Source
 from sis._append_streams.checked_entries import Entry
 from sis._append_streams.server_append import ServerAppendStream
@@ -122,6 +122,7 @@ class SingleServer:
 
     def close(self) -> None:
         self._channel.close()
+        _owner.call_ended()
 
     def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
         response = self._call(self._stub.CreateRun, request)
@@ -301,6 +302,8 @@ class SingleServer:
                     for known in self._known.values():
                         known.confirmed = False
             raise error from rpc_error
+        finally:
+            _owner.call_ended()
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
         return self._send(lambda: method(request, timeout=self._timeout))
