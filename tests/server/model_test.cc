@@ -547,7 +547,7 @@ TEST_P(ModelTest, WhatWasAnsweredIsSo) {
     }
     if (memory) Settle();
   }
-  EXPECT_GT(annotated_, operations / 200);
+  EXPECT_GT(annotated_, operations / 400);
   if (memory) {
     EXPECT_GT(std::min({evicted_, expired_, stale_}), operations / 2000)
         << evicted_ << " " << expired_ << " " << stale_;
