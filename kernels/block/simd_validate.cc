@@ -34,8 +34,8 @@ bool RecordsAreValid(const RecordView&, size_t, int32_t, float, uint8_t*, uint8_
 
 #else
 
-// Kinds of sets: of records, or of records whose used ids are known to differ; either may be cut at
-// a mass. Slots after a cut count as unused, whatever their values.
+// Kinds of sets: with ids that are compared in pairs, or that DistinctIds checks instead; either
+// may be cut at a mass. Slots after a cut count as unused, whatever their values.
 enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord };
 
 constexpr bool HasDistinctIds(SetKind kind) {
@@ -277,7 +277,7 @@ namespace {
 
 HWY_EXPORT(RecordsAreValid);
 
-// Returns the float for which covered < mass if and only if covered is below it, for every float.
+// Returns the smallest float that is at least `mass`.
 float RoundedUp(double mass) {
   const auto nearest = static_cast<float>(mass);
   return nearest < mass ? std::nextafter(nearest, 2.0f) : nearest;

@@ -132,8 +132,8 @@ class Sequence {
   Ranges NewRanges(const BlockView& block) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   static int64_t ChargeOf(const Ranges& ranges);
   void Insert(std::unique_ptr<const CachedBlock> block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Replaces this block and the next by one, if possible. Then sets the iterator to the merged
-  // block. The budget does not count the moment when both forms exist.
+  // Replaces this block and the next by one, if possible. If so, sets `block` to the merged block
+  // and returns true. The budget does not count the moment when both forms exist.
   bool MergeWithNext(Blocks::iterator& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Merges blocks of similar size at the end, like the carries of a binary counter. So the number
   // of small blocks, and of copies of a position, stays logarithmic.
@@ -193,8 +193,8 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // blocks and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
   // Returns the smallest `oldest_fresh` for which Digest equals `digest`, with corrupt blocks left
-  // out or as they were before; nullopt if there is none. A result proves that these are the
-  // fetched records, even if some have become stale or corrupt since.
+  // out, or with their digests from before the damage; nullopt if there is none. A result proves
+  // that these are the fetched records, even if some have become stale or corrupt since.
   std::optional<uint64_t> OldestFetched(uint64_t digest, uint32_t first, uint32_t count) const;
   // Returns true if a block with positions in [first, first + count) is corrupt. The fetched
   // records can then perhaps not be verified.

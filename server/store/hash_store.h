@@ -12,6 +12,7 @@
 //   s LENGTH 0         the annotation of a seal
 //   d                  the reason of a drop; there are no parts then
 //   r RUN              the record of a run
+//   SLOT               the totals of a step, by its slot in decimal digits
 //   v                  the revision: random decimal digits, which change with the hash
 #pragma once
 
@@ -65,7 +66,7 @@ class HashStore : public Store {
   };
   struct HashChange {
     std::string key;
-    // The revision of the hash that is changed, 0 for none. Unset: any.
+    // The revision that the hash must have; 0: there must be no hash. Unset: not checked.
     std::optional<uint64_t> revision = {};
     uint64_t next_revision = NewRevision();
     std::vector<std::string> removed = {};

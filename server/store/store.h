@@ -1,7 +1,7 @@
 // The interface of durable stores of sequences, runs, and totals of steps.
 //
-// A stored sequence is a set of parts: blocks, gaps, and at most one seal. A store knows nothing
-// about them: whoever changes a sequence must know its parts, which the revision proves.
+// A stored sequence is a set of parts: blocks, gaps, and at most one seal. Stores don't interpret
+// parts. A writer must know all parts of a sequence; the revision proves it.
 #pragma once
 
 #include <cstdint>
@@ -152,7 +152,8 @@ class Store {
   // The payloads are opaque to stores. A shared store keeps the steps of each server separately.
   virtual absl::Status PutSteps(const std::string& run_id, uint64_t incarnation,
                                 const std::map<uint16_t, std::string>& by_slot) = 0;
-  // Returns the payloads of all steps of the incarnation, with DataLoss for damaged ones.
+  // Returns the payloads of the incarnation's steps that this server stored, with DataLoss for
+  // damaged ones.
   virtual absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(
       const std::string& run_id, uint64_t incarnation) = 0;
 };

@@ -30,7 +30,7 @@ constexpr size_t kDropsAtOnce = 64;
 // stale and expired sequences will be found again.
 constexpr size_t kMaxPendingDrops = 65'536;
 // Maximum number of news that wait to be sent, and of runs known to be used elsewhere. Further news
-// are not sent.
+// are not sent, and at this number all such runs are forgotten.
 constexpr size_t kMaxNews = 65'536;
 // Time for which the reason of a dropped sequence is stored for later starts of the server.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
@@ -62,7 +62,7 @@ uint64_t RandomNumber() {
   return uint64_t{random()} << 32 | random();
 }
 
-// SENDER/INCARNATION/ATTEMPT/SIZE/RUN ID, with the size of the run's id in bytes.
+// SENDER/INCARNATION/ATTEMPT/SIZE/, then the run's id, of SIZE bytes, and the sequence's.
 std::string EncodeNews(uint64_t sender, const SequenceIdentity& sequence) {
   return absl::StrCat(sender, "/", sequence.incarnation, "/", sequence.attempt, "/",
                       sequence.run_id.size(), "/", sequence.run_id, sequence.id);
@@ -169,7 +169,7 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
       waited = true;
     }
     if (waited) {
-      const Run::Found found = run.FindToChange(name);  // readers have called Find
+      const Run::Found found = run.FindToChange(name);  // Find has counted the read
       if (found != Run::Found(MissingReason::kNeverArrived)) return found;
     }
     loading_.insert(identity);
@@ -245,7 +245,7 @@ absl::Status StoredCache::TakeInStored(Run& run, const SequenceName& name, Seque
     if (IsConflict(status)) {
       run.Forget(name, &sequence);
       return absl::UnavailableError(
-          absl::StrCat("stored otherwise at the same time, try again: ", status.message()));
+          absl::StrCat("another server stored a conflicting part, try again: ", status.message()));
     }
     if (!status.ok()) return status;
   }
@@ -293,7 +293,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
                              std::make_move_iterator(written.end()));
     }
     if (!absl::IsAborted(put.status())) return put.status();
-    // Another server has changed the sequence, or an earlier call did that failed.
+    // Another server has changed the sequence, or an earlier call that returned an error.
     if (++conflicts == kMaxConflicts) return absl::UnavailableError(put.status().message());
     absl::Status taken = TakeInStored(run, name, sequence, parts);
     if (!taken.ok()) return taken;

@@ -1,13 +1,15 @@
 // The rules of the base algorithms (docs/algorithms.md).
 //
-// A rule has the name and the parameters of its message in the API, and one of
+// A rule has the name of its field of v1::Algorithm, the parameters of that field's message, and
+// one of
 //  - Weigh(token): the coefficient is independent of the advantage;
 //  - Weigh(token, advantage);
 //  - Correct and clip: with three policies Correct limits proximal / behaviour, and clip is applied
 //    to current / proximal as in GRPO. With two policies Correct limits the ratio;
 //  - Weight, by the acceptance probability (docs/math.md, section 7);
 //  - Apply: the weight of a token depends on other tokens.
-// algorithm.cc applies it. Values that no comment explains are the authors'.
+// algorithm.cc applies it. "The paper" is Li et al. (docs/math.md). Values that no comment explains
+// are the authors'.
 #pragma once
 
 #include <string_view>
@@ -170,8 +172,9 @@ struct AcceptanceToken {
   float acceptance_probability;
   float advantage;
 
-  // Returns the weight of a token that has already moved in the direction of its advantage. There
-  // is no clip: the result is a constant weight of log p. On-policy tokens are not exempt.
+  // Returns the acceptance probability if the token has already moved in the direction of its
+  // advantage, otherwise 1. There is no clip: the result is a constant weight of log p. On-policy
+  // tokens are not exempt.
   float Factor() const {
     return IsOutward(importance_ratio, advantage) ? acceptance_probability : 1.0f;
   }

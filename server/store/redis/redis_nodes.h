@@ -25,7 +25,8 @@ namespace sis {
 
 inline constexpr int kRedisSlots = 16384;
 
-// Returns the slot of a key without braces, as the specification of Redis Cluster defines it.
+// Returns the slot of a key, as the specification of Redis Cluster defines it. The key must contain
+// no braces.
 int RedisSlot(absl::string_view key);
 
 struct RedisCommand {
@@ -38,8 +39,8 @@ struct RedisCommand {
 };
 
 struct RedisTopology {
-  // First slot and primary of a range of slots, by the last slot. Without a cluster one node serves
-  // all slots.
+  // The ranges of slots: from the last slot to the first slot and the primary. Without a cluster
+  // one node serves all slots.
   std::map<int, std::pair<int, RedisNode>> slots = {};
   // The primaries and their replicas.
   std::vector<RedisNode> nodes = {};

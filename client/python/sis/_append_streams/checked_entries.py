@@ -68,12 +68,12 @@ def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
 
 
 def in_groups(entries: Iterable[AppendEntry], config: RunConfig) -> Iterator[List[Entry]]:
-    """Yields the entries of `checked` in lists. Packs the blocks of a list together, as soon as the list is asked for:
-    so the server can work on one list while the next is packed. An error leaves earlier lists valid."""
+    """Yields the entries of `checked` in lists. Packs a list only when it is asked for, while the server works on the
+    list before. An error leaves earlier lists valid."""
     listed = list(entries)
     made: List[List[Entry]] = []
     records: List[_blocks.Records] = []
-    # The number of each of the records' entries in `made`, and the names by that number.
+    # By record: the index of its entry in `made`. And the entries' names by this index.
     numbers: List[int] = []
     names: Dict[int, SequenceRef] = {}
     slots = 0

@@ -38,7 +38,7 @@ OUTPUT = typer.Option(
 # Text without markup.
 Cell = Union[str, int, Text]
 
-# Colours and width are the terminal's. A pipe or a file gets no colours, and rows of any length.
+# Colours and width are the terminal's. A pipe or a file gets no colours, and rows of up to 1000 columns.
 console = Console(highlight=False, soft_wrap=False)
 if not console.is_terminal:
     console = Console(highlight=False, width=1000)
@@ -159,8 +159,8 @@ def share_text(share: float) -> str:
     percent = 100 * share
     if percent != 0 and abs(percent) < 0.1:
         return f"{percent:.2g}%"
-    # A share below 1 must not read as 100.0%.
-    return f"{percent:.{2 if 99.95 < percent < 100 else 1}f}%"
+    # A share below 1 must not read as 100%.
+    return f"{min(percent, 99.99):.2f}%" if 99.95 < percent < 100 else f"{percent:.1f}%"
 
 
 def number_text(number: float) -> str:

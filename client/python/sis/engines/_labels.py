@@ -31,7 +31,7 @@ class Labelled:
     # Name of the weights that the engine gives, and their version that the caller gives.
     label: Optional[str] = None
     by_hand: Optional[int] = None
-    # Whether `policy_version` is decided. None: the positions are sent as a gap, because of `wrong`.
+    # Whether `policy_version` is decided. If it is then None, the positions become a gap, because of `wrong`.
     resolved: bool = False
     policy_version: Optional[int] = None
     wrong: Optional[str] = None

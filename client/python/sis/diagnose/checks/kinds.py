@@ -49,7 +49,7 @@ def check_filter(part: Part) -> Check:
 
 
 def _count_lists(part: Part, file: str) -> _Share:
-    """A filter may leave more than the engine lists: lists that are shorter than asked for tell most, and only if there
+    """A filter may leave more than the engine lists: lists that are shorter than the longest tell most, and only if there
     are too few of them all others count."""
     compared, at = part.compared, part.positions
     own, other = compared.cached(f"masses {file}", lambda: np.stack(_masses(compared, file)))[:, at]
@@ -138,7 +138,7 @@ def check_temperature(part: Part) -> Check:
         "Is the same temperature applied?",
         "share of the squared differences of log-probs that one temperature explains, if it is 3% from 1",
         0.2,
-        "numerical noise gives 0.06 and less, a temperature of 0.95 0.3",
+        "numerical noise gives 0.06 and less, a temperature of 0.95 gives 0.3",
         "the temperature: divide the trainer's logits by that of sampling, or record raw log-probs",
     )
     fit = fit_temperature(part)
@@ -199,7 +199,7 @@ def _beyond_temperature(part: Part) -> Tuple[np.ndarray, np.ndarray, np.ndarray]
     """Returns ids, whether the text has the token already, and how much B's log-prob is above A's, beyond what
     normalisers and temperature explain: nats, less the median of the position's tokens.
 
-    Nothing of positions without three tokens in common. A token that only one file lists counts, if it would have had
+    Skips positions with fewer than three common tokens. A token that only one file lists counts, if it would have had
     to be in the other list by `surely_missed`, with the least difference that it must have.
     """
     surely_missed = 0.3  # nats
@@ -270,7 +270,7 @@ def check_penalty(part: Part, biased: Sequence[int]) -> Check:
         "Are repetitions punished on one side only?",
         "how far tokens that the text has already are moved against others, in nats, less four standard errors",
         0.1,
-        "numerical noise gives less than 0, a presence penalty of 0.4 0.3",
+        "numerical noise gives less than 0, a presence penalty of 0.4 gives 0.3",
         "repetition, presence and frequency penalties: 0 (1 for repetition), or the same in the trainer",
     )
     compared = part.compared
@@ -295,7 +295,7 @@ def check_penalty(part: Part, biased: Sequence[int]) -> Check:
     moved = Moments.of(seen_sum / seen_count - (sums - seen_sum) / others)
     if moved.count < enough:
         return check.untested("too few positions list tokens that the text has already")
-    # Times a constant squared: what it would explain of the squares of all tokens' differences, less their mean.
+    # `weight` times the square of a shift is the part of `all_squares` that this shift explains.
     weight = float((seen_count * others / count).sum())
     all_squares = float((squares - sums**2 / count).sum())
     mean = moved.mean
