@@ -6,6 +6,8 @@ import pathlib
 import time
 from typing import List, Optional
 
+import numpy as np
+
 import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
@@ -204,10 +206,10 @@ class StoreDamaged(OfOwnServer):
         with sis.Client(self.server.address) as client:
             client.evaluate(
                 self.run,
-                [sis.Slice("s", length=self.ROWS)],
+                [sis.Slice("s", length=self.ROWS * self.BLOCKS)],
                 draw=self.draw,
-                log_probs=self.block["top_k_log_probs"],
-                sampled_log_probs=self.block["sampled_log_probs"],
+                log_probs=np.tile(self.block["top_k_log_probs"], (self.BLOCKS, 1)),
+                sampled_log_probs=np.tile(self.block["sampled_log_probs"], self.BLOCKS),
             )
 
 
