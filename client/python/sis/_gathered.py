@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
+from sis import _ragged
 from sis._records import TopKRecords
 
 # Tolerance of the sum of a complete set's probabilities, which rounding to fixed16 or float32 changes.
@@ -52,7 +52,7 @@ def of_all_slots(records: TopKRecords, gathered: Gathered) -> Gathered:
         raise ValueError(
             f"log_probs have {len(gathered.log_probs)} values, the records {records.offsets[-1]} used slots"
         )
-    used = torch.from_numpy(np.arange(records.top_k) < records.counts[:, None]).to(gathered.log_probs.device)
+    used = torch.from_numpy(_ragged.used(records.counts, records.top_k)).to(gathered.log_probs.device)
     wide = gathered.log_probs.new_full(used.shape, -torch.inf)
     return gathered._replace(log_probs=wide.masked_scatter(used, gathered.log_probs))
 
