@@ -132,7 +132,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
 class ShortMemoryTest(unittest.TestCase):
     """A server whose gRPC memory is too small for the messages of a few clients."""
 
-    CLIENTS, SEQUENCES, REFUSALS = 8, 4, 10
+    CLIENTS, SEQUENCES, REFUSALS = 16, 4, 3
 
     def setUp(self):
         self.server = LiveServer(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
