@@ -1,6 +1,7 @@
 """Checks that every benchmark runs once, with minimal work, and prints its table. The measured values
 here are meaningless."""
 
+import re
 import shutil
 import subprocess
 import unittest
@@ -36,6 +37,11 @@ class BenchmarksTest(unittest.TestCase):
         )
         for way in ("client", "server", "echo"):
             self.assertRegex(printed, rf"(?m)^\| 3 \| {way} \| \d+ \| \d+\.\d\d \(.*\) \|")
+
+    def test_append_streams(self):
+        printed = self.run_benchmark("tests/bench/append_latency/streams", "--top_k=3", "--rounds=1")
+        for load in ("1 | 1", "256 | 16"):
+            self.assertRegex(printed, rf"(?m)^\| {re.escape(load)} \| 3 \| p50 \| \d+ \| \d+ \| \d+\.\d\d \(")
 
     def test_parts_of_a_trainers_path(self):
         for mass in ("0", "0.97"):
