@@ -13,13 +13,11 @@ namespace sis {
 class ServerProcess final : public ChildProcess {
  public:
   // Returns when the server is ready. Aborts the test if it exits before.
-  explicit ServerProcess(const std::vector<std::string>& flags,
-                         const std::string& program = "server/main/sis_server")
-      : ChildProcess(CommandLine(program, flags)) {
+  explicit ServerProcess(const std::vector<std::string>& flags) : ChildProcess(CommandLine(flags)) {
     constexpr char kAddress[] = "grpc: ";
     for (std::string line; (line = ReadLine()) != "ready";) {
       if (line.empty()) {
-        std::cerr << program << " ended before it was ready\n";
+        std::cerr << "sis_server ended before it was ready\n";
         std::abort();
       }
       if (line.starts_with(kAddress)) address_ = line.substr(sizeof(kAddress) - 1);
@@ -30,9 +28,8 @@ class ServerProcess final : public ChildProcess {
   const std::string& address() const { return address_; }
 
  private:
-  static std::vector<std::string> CommandLine(const std::string& program,
-                                              const std::vector<std::string>& flags) {
-    std::vector<std::string> arguments = {program, "--admin="};
+  static std::vector<std::string> CommandLine(const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = {"server/main/sis_server", "--admin="};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return arguments;
   }

@@ -40,20 +40,17 @@ class Recorded {
   }
 
   // A block of any records, but the same for the same position.
-  std::string Block(uint32_t first_position, int count, uint64_t policy_version) const {
+  std::string Block(uint32_t first_position, int count) const {
     const size_t from = first_position % (kDistinctPositions - count + 1);
     const auto part = [&](const auto& array, size_t width) {
       return std::span(array).subspan(from * width, count * width);
     };
-    const std::vector<std::byte> block =
-        *PackBlock({.sampled_ids = part(sampled_ids_, 1),
-                    .sampled_log_probs = part(sampled_log_probs_, 1),
-                    .ids = part(ids_, top_k_),
-                    .log_probs = part(log_probs_, top_k_)},
-                   {.slots = top_k_,
-                    .vocabulary_size = kVocabulary,
-                    .first_position = first_position,
-                    .policy_version = policy_version});
+    const std::vector<std::byte> block = *PackBlock(
+        {.sampled_ids = part(sampled_ids_, 1),
+         .sampled_log_probs = part(sampled_log_probs_, 1),
+         .ids = part(ids_, top_k_),
+         .log_probs = part(log_probs_, top_k_)},
+        {.slots = top_k_, .vocabulary_size = kVocabulary, .first_position = first_position});
     return {reinterpret_cast<const char*>(block.data()), block.size()};
   }
 
@@ -63,15 +60,9 @@ class Recorded {
   std::vector<float> sampled_log_probs_, log_probs_;
 };
 
-std::string Command(const std::string& name, const std::string& key, const std::string& block) {
-  return absl::StrCat("*3\r\n$", name.size(), "\r\n", name, "\r\n$", key.size(), "\r\n", key,
-                      "\r\n$", block.size(), "\r\n", block, "\r\n");
-}
-
-void Add(v1::AppendRequest& request, const std::string& sequence, const std::string& block) {
-  v1::AppendEntry& entry = *request.mutable_batch()->add_entries();
-  entry.mutable_sequence()->set_id(sequence);
-  entry.set_block(block);
+std::string SetCommand(const std::string& key, const std::string& block) {
+  return absl::StrCat("*3\r\n$3\r\nSET\r\n$", key.size(), "\r\n", key, "\r\n$", block.size(),
+                      "\r\n", block, "\r\n");
 }
 
 }  // namespace
@@ -88,36 +79,20 @@ std::vector<Messages> MakeMessages(const Case& c, int megabytes) {
     for (int batch = 0; batch < c.batches(megabytes); ++batch) {
       v1::AppendRequest request;
       std::string set;
-      std::string append;
       for (int sequence = 0; sequence < c.sequences(); ++sequence) {
         const std::string id = absl::StrCat("prompt-", stream, "/response-", sequence);
         const auto first = static_cast<uint32_t>(batch * c.block_tokens);
-        const std::string block = recorded.Block(first, c.block_tokens, 0);
-        set += Command("SET", absl::StrCat(id, "/", first), block);
-        append += Command("APPEND", id, block);
-        Add(request, id, block);
+        const std::string block = recorded.Block(first, c.block_tokens);
+        set += SetCommand(absl::StrCat(id, "/", first), block);
+        v1::AppendEntry& entry = *request.mutable_batch()->add_entries();
+        entry.mutable_sequence()->set_id(id);
+        entry.set_block(block);
       }
       streams[stream].sis.push_back(request.SerializeAsString());
       streams[stream].set.push_back(std::move(set));
-      streams[stream].append.push_back(std::move(append));
     }
   }
   return streams;
-}
-
-std::vector<std::string> MakeSequences(int top_k, const std::vector<std::string>& ids,
-                                       uint64_t policy_version) {
-  constexpr int kEntries = 100;
-  const Recorded recorded(top_k);
-  std::vector<std::string> messages;
-  v1::AppendRequest request;
-  for (const std::string& id : ids) {
-    Add(request, id, recorded.Block(0, 1, policy_version));
-    if (request.batch().entries_size() < kEntries && &id != &ids.back()) continue;
-    messages.push_back(request.SerializeAsString());
-    request.Clear();
-  }
-  return messages;
 }
 
 }  // namespace sis

@@ -39,16 +39,11 @@ struct Case {
 
 // One side's messages of a stream, and how many answers each gets.
 struct Messages {
-  std::vector<std::string> sis;     // AppendRequests
-  std::vector<std::string> set;     // pipelines
-  std::vector<std::string> append;  // pipelines
+  std::vector<std::string> sis;  // AppendRequests
+  std::vector<std::string> set;  // pipelines
 };
 
 // Returns the messages of all streams of a case.
 std::vector<Messages> MakeMessages(const Case& c, int megabytes);
-
-// AppendRequests with a block of one token for each sequence, a hundred in a message.
-std::vector<std::string> MakeSequences(int top_k, const std::vector<std::string>& ids,
-                                       uint64_t policy_version);
 
 }  // namespace sis

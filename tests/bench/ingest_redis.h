@@ -94,13 +94,12 @@ class Redis {
   void Clear() { Call("FLUSHALL SYNC"); }
 
   // Keeps every connection's pipelines under way, from one thread: redis-server has one, too.
-  void Send(const std::vector<Messages>& streams, std::vector<std::string> Messages::*pipelines,
-            int replies_per_batch) {
-    const size_t batches = (streams[0].*pipelines).size();
+  void Send(const std::vector<Messages>& streams, int replies_per_batch) {
+    const size_t batches = streams[0].set.size();
     for (size_t batch = 0; batch < batches + kBatchesInFlight; ++batch) {
       for (size_t i = 0; i < streams.size(); ++i) {
         if (batch >= kBatchesInFlight) connections_[i]->Read(replies_per_batch);
-        if (batch < batches) connections_[i]->Write((streams[i].*pipelines)[batch]);
+        if (batch < batches) connections_[i]->Write(streams[i].set[batch]);
       }
     }
   }

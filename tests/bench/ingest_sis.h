@@ -102,9 +102,6 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
 class Sis {
  public:
-  explicit Sis(const std::string& program)
-      : process_({"--listen=127.0.0.1:0", "--cache_bytes=2147483648"}, program) {}
-
   const ChildProcess& process() const { return process_; }
 
   void Connect(int streams) {
@@ -120,19 +117,12 @@ class Sis {
     }
   }
 
-  // An empty run.
+  // Another incarnation of the run, which is empty.
   void Clear(const Case& c) {
-    v1::RunConfig config;
-    config.set_top_k(c.top_k);
-    Create(config);
-  }
-
-  // Another incarnation of the run.
-  void Create(const v1::RunConfig& config) {
     v1::CreateRunRequest request;
     request.set_run_id("ingest");
     request.set_incarnation(++incarnation_);
-    *request.mutable_config() = config;
+    request.mutable_config()->set_top_k(c.top_k);
     request.mutable_config()->set_vocabulary_size(kVocabulary);
     grpc::ClientContext context;
     v1::CreateRunResponse response;
@@ -157,43 +147,7 @@ class Sis {
     done.Wait();
   }
 
-  void Advance(uint64_t policy_version) {
-    v1::AdvanceVersionRequest request;
-    request.mutable_run()->set_run_id("ingest");
-    request.set_policy_version(policy_version);
-    grpc::ClientContext context;
-    v1::AdvanceVersionResponse response;
-    const auto stub = v1::RatioService::NewStub(channels_[0]);
-    const grpc::Status status = stub->AdvanceVersion(&context, request, &response);
-    if (!status.ok()) Fail(status.error_message());
-  }
-
-  // For as long as may be.
-  void Keep(const std::vector<std::string>& ids) {
-    v1::FetchTopKRequest request;
-    request.mutable_run()->set_run_id("ingest");
-    for (const std::string& id : ids) request.add_slices()->mutable_sequence()->set_id(id);
-    request.set_keep_seconds(3600);
-    grpc::ClientContext context;
-    const auto stub = v1::RatioService::NewStub(channels_[0]);
-    const auto stream = stub->FetchTopK(&context, request);
-    for (v1::FetchTopKResponse response; stream->Read(&response);) {
-      for (const v1::FetchedSlice& slice : response.slices()) {
-        if (slice.missing_size() > 0) Fail("not all is there to be kept");
-      }
-    }
-    const grpc::Status status = stream->Finish();
-    if (!status.ok()) Fail(status.error_message());
-  }
-
   void Check(int64_t tokens) {
-    const v1::Run run = Get();
-    if (run.positions() != static_cast<uint64_t>(tokens)) {
-      Fail(absl::StrCat("sis_server has ", run.positions(), " of ", tokens));
-    }
-  }
-
-  v1::Run Get() {
     v1::GetRunRequest request;
     request.set_run_id("ingest");
     grpc::ClientContext context;
@@ -201,11 +155,14 @@ class Sis {
     const auto stub = v1::RatioService::NewStub(channels_[0]);
     const grpc::Status status = stub->GetRun(&context, request, &response);
     if (!status.ok()) Fail(status.error_message());
-    return response.run();
+    const uint64_t stored = response.run().positions();
+    if (stored != static_cast<uint64_t>(tokens)) {
+      Fail(absl::StrCat("sis_server has ", stored, " of ", tokens));
+    }
   }
 
  private:
-  ServerProcess process_;
+  ServerProcess process_{{"--listen=127.0.0.1:0", "--cache_bytes=2147483648"}};
   uint64_t incarnation_ = 0;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
 };
