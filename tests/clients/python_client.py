@@ -1,4 +1,4 @@
-"""Does with the client what lines say, in the words of tests/clients/behaviours.py, and answers each
+"""Does with the client what lines say, in the words of tests/clients/behaviours.txt, and answers each
 line with a line that says what came of it."""
 
 import warnings
@@ -11,11 +11,10 @@ TOP_K, VOCABULARY = 4, 64
 
 
 def slice_of(text):
-    """ "id", or "id#attempt", perhaps with ":first+length"."""
-    name, _, span = text.partition(":")
-    sequence, _, attempt = name.partition("#")
+    """ "id", perhaps with ":first+length"."""
+    sequence, _, span = text.partition(":")
     first, _, length = span.partition("+")
-    return sis.Slice(sequence, int(first or 0), int(length or 0), attempt=int(attempt or 0))
+    return sis.Slice(sequence, int(first or 0), int(length or 0))
 
 
 def rows_of(first_position, rows, seed):
@@ -70,8 +69,8 @@ class PythonClient:
         except ValueError as error:
             return f"INVALID_ARGUMENT {error}"
 
-    def connect(self, *addresses, timeout):
-        self._client = sis.Client(addresses[0] if len(addresses) == 1 else addresses, timeout=float(timeout))
+    def connect(self, addresses, timeout):
+        self._client = sis.Client(addresses if len(addresses) > 1 else addresses[0], timeout=timeout)
 
     def create_run(self, name, **settings):
         given = {field: float(value) if field == "time_to_live" else int(value) for field, value in settings.items()}
@@ -105,15 +104,14 @@ class PythonClient:
         self._stream = self._client.append(self._run, sampling=sampling, worker="worker", retry_timeout=float(retry))
 
     def block(self, name, rows, first=0, version=0, seed=0):
-        sequence = slice_of(name)
         record = rows_of(int(first), int(rows), int(seed))
-        self._stream.block(
-            sequence.sequence, attempt=sequence.attempt, first_position=int(first), policy_version=int(version), **record
-        )
+        self._stream.block(name, first_position=int(first), policy_version=int(version), **record)
 
-    def seal(self, name, length):
-        sequence = slice_of(name)
-        self._stream.seal(sequence.sequence, attempt=sequence.attempt, length=int(length))
+    def append(self, name, **settings):
+        """Appends a block on a stream of its own."""
+        self.open()
+        self.block(name, **settings)
+        self.finish()
 
     def flush(self):
         self._stream.flush()
@@ -163,8 +161,3 @@ class PythonClient:
     def list_steps(self):
         steps = self._client.list_steps(self._run)
         return " ".join(["ok", *map(str, steps)]) + unanswered(steps)
-
-    def release(self, *names):
-        refs = [sis.SequenceRef(part.sequence, part.attempt) for part in map(slice_of, names)]
-        released = self._client.release(self._run, refs)
-        return f"ok sequences {released.sequences} unknown {released.unknown}"
