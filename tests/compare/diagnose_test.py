@@ -1,18 +1,13 @@
 """`sisctl diagnose` of runs whose trainer, engine or settings are wrong in a known way, on a real server."""
 
-import contextlib
-import io
 import json
-import os
-import sys
 import unittest
-from unittest import mock
 
 import numpy as np
+from called_sisctl import sisctl
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.cli.main import run as sisctl
 from tests.integration.faulty_training import LENGTH, ROWS, VOCABULARY, FaultyTraining
 
 NOISE = 0.02
@@ -27,17 +22,7 @@ class DiagnoseTest(unittest.TestCase):
         cls.addClassCleanup(cls.client.close)
 
     def sisctl(self, *words):
-        """Exit code, standard output, standard error."""
-        out, err = io.TextIOWrapper(io.BytesIO(), newline=""), io.StringIO()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.dict(os.environ, {"SIS_ADDRESS": self.server.address, "COLUMNS": "1000"}))
-            stack.enter_context(mock.patch.object(sys, "argv", ["sisctl", *words]))
-            stack.enter_context(contextlib.redirect_stdout(out))
-            stack.enter_context(contextlib.redirect_stderr(err))
-            with self.assertRaises(SystemExit) as ended:
-                sisctl()
-        out.flush()
-        return ended.exception.code or 0, out.buffer.getvalue().decode(), err.getvalue()
+        return sisctl(*words, SIS_ADDRESS=self.server.address, COLUMNS="1000")
 
     def diagnose(self, name):
         text_code, text, _ = self.sisctl("diagnose", name)
@@ -56,6 +41,24 @@ class DiagnoseTest(unittest.TestCase):
         training = FaultyTraining(self.client, name)
         training.evaluate(draw, noise=NOISE, **fault)
         return training
+
+    def test_faults_of_every_position(self):
+        """By name, after the run's settings, the trainer's, and the words of the verdict."""
+        for name, load, fault, faults, said in (
+            ("healthy", {}, {}, [], "[Nn]o fault was found"),
+            ("temperature", {}, {"temperature": 0.7}, ["temperature"], r"B looks like A at temperature 0\.(6[7-9]|7[0-3])"),
+            ("template", {}, {"shift": LENGTH}, ["weights"], "chat template"),
+            ("column", {}, {"shifted_slots": 1}, ["lists_shifted"], "."),
+            ("rows", {}, {"shift": -1}, ["lists_shifted"], "."),
+            ("stale", {"versions": 3}, {"old_noise": 1.5}, ["staleness"], "."),
+            ("small", {"top_k": 4, "scale": 1.8}, {}, ["coverage"], "K is too small"),
+            ("4 bits", {}, {"noise": 0.1}, [], "4-bit weights"),
+        ):
+            with self.subTest(name):
+                FaultyTraining(self.client, name.replace(" ", "-"), **load).evaluate(1, **{"noise": NOISE, **fault})
+                found, report = self.diagnose(name.replace(" ", "-"))
+                self.assertEqual([each for each, _ in found], faults, report["verdict"])
+                self.assertRegex(report["verdict"][0], said)
 
     def test_masked_positions_are_omitted_and_reported(self):
         mask = np.ones(ROWS, np.uint8)

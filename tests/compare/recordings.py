@@ -97,9 +97,8 @@ def _large_model(name):
     return Base([text[i * length : (i + 1) * length] for i in range(RESPONSES)], _differences(*qwen))
 
 
-def small_model(precision="float32"):
-    """Returns the log-probs of the engine with this precision, "float32" or "4_bit", for the text that float32 sampled."""
-    a, b = (_sglang(TESTDATA / f"smollm2_{engine}.jsonl") for engine in (precision, "bfloat16"))
+def _small_model():
+    a, b = (_sglang(TESTDATA / f"smollm2_{engine}.jsonl") for engine in ("float32", "bfloat16"))
     return Base(a, [value for pair in zip(a, b, strict=True) for value in _differences(*pair)])
 
 
@@ -132,7 +131,7 @@ def _synthetic():
 
 def bases():
     """By name."""
-    found = {"synthetic": _synthetic(), "SmolLM2-135M": small_model()}
+    found = {"synthetic": _synthetic(), "SmolLM2-135M": _small_model()}
     if RECORDED:
         found["Qwen3-1.7B"] = _large_model("qwen-3-1-7b")
         found["Gemma 3 270M"] = _large_model("gemma-3-270m")

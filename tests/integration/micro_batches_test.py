@@ -120,6 +120,8 @@ class MicroBatchesTest(unittest.TestCase):
         self.assertEqual((self.fetched.slices, self.fetched.missing), (self.records.slices, self.records.missing))
         for name in ("counts", "ids", "log_probs", "sampled_ids", "sampled_log_probs"):
             self.assertEqual(getattr(self.fetched, name).tobytes(), getattr(self.records, name).tobytes(), name)
+        some = self.clients[REPLICAS].fetch_top_k(self.run_, self.records.slices, log_probs=False)
+        self.assertEqual(some.used_ids.tobytes(), self.records.used_ids.tobytes())
         counts = self.records.counts.tolist()
         self.assertGreater(len(set(counts)), TOP_K // 2)
         self.assertEqual((min(counts), max(counts)), (0, TOP_K))

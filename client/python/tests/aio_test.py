@@ -73,16 +73,6 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(sis.NotFound):
                 await client.get_run("none")
 
-    async def test_many_entries_in_one_call(self):
-        async with sis.aio.Client(self.address, timeout=20) as client:
-            run = await client.create_run("r", seed=1, vocabulary_size=5, top_k=K)
-            entries = [sis.Block("s", 0, 0, **RECORD), sis.Seal("s", 2)]
-            sampling = sis.Sampling("raw")
-            self.assertEqual(await sis.aio.append_many(client, run, entries, sampling=sampling), {("s", 0): 2})
-            async with await client.append(run, sampling=sampling) as stream:
-                await stream.append_many([sis.Block("t", 0, 0, **RECORD)])
-            self.assertEqual(len(self.service.sequences["r", "t", 0].rows), 2)
-
     async def test_the_event_loop_runs_while_the_server_is_slow(self):
         self.service.before_batch = lambda batch: time.sleep(0.5)
         async with sis.aio.Client(self.address, timeout=20) as client:
@@ -95,17 +85,6 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
                     await asyncio.sleep(0.01)
                     turns += 1
             self.assertGreater(turns, 3)
-
-    async def test_calls_run_side_by_side(self):
-        async with sis.aio.Client(self.address, timeout=20) as client:
-            run = await client.create_run("r", seed=1, vocabulary_size=5, top_k=K)
-            async with await client.append(run, sampling=sis.Sampling("raw")) as stream:
-                names = [f"s{index}" for index in range(20)]
-                await asyncio.gather(
-                    *(stream.block(name, first_position=0, policy_version=0, **RECORD) for name in names)
-                )
-            fetched = await asyncio.gather(*(client.fetch_top_k(run, [name]) for name in names))
-            self.assertEqual([len(records) for records in fetched], [2] * 20)
 
     async def test_an_exception_leaves_the_stream_unflushed(self):
         async with sis.aio.Client(self.address, timeout=20) as client:

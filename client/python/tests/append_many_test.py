@@ -95,15 +95,6 @@ class AppendManyTest(fake_service.ServiceTest):
             refusals += len(outcomes[0][1])
         self.assertGreater(refusals, 20)
 
-    def test_they_travel_together_in_order(self):
-        names = [f"s{index}" for index in range(100)]
-        entries = [entry for name in names for entry in (block(name), sis.Seal(name, 2))]
-        self.assertEqual(self.append(*entries), {(name, 0): 2 for name in names})
-        (batch,) = self.service.batches
-        kinds = [entry.WhichOneof("entry") for entry in batch.entries]
-        self.assertEqual(kinds, ["block", "seal"] * 100)
-        self.assertEqual([entry.sequence.id for entry in batch.entries[::2]], names)
-
     def test_messages_have_so_many_bytes_and_entries(self):
         limit = 100_000
         rows = limit // POSITION_BYTES // 3
@@ -167,7 +158,7 @@ class AppendManyTest(fake_service.ServiceTest):
 
         def refuse(entry):
             if entry.WhichOneof("entry") == "block" and entry.sequence.id == "b":
-                refused.append(entry)
+                refused.append(time.monotonic())
                 return fake_service.RESOURCE_EXHAUSTED, "no room", 0.05
             return None
 
@@ -176,10 +167,8 @@ class AppendManyTest(fake_service.ServiceTest):
             self.append(block("a"), block("b"), block("c"), retry_timeout=0.3)
         self.assertEqual([r.sequence for r in raised.exception.refused], ["b"])
         self.assertGreater(len(refused), 2)
+        self.assertGreaterEqual(refused[1] - refused[0], 0.05)
         self.assertEqual((self.stored("a"), self.stored("c")), ([0, 1], [0, 1]))
-
-    def test_nothing_is_nothing(self):
-        self.assertEqual(self.append(), {})
 
     # The stream.
 

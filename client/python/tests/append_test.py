@@ -59,16 +59,6 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(stream.flush(), {})
         self.assertEqual(self.service.sequences[("run", "s", 0)].sealed, 20)
 
-    def test_a_seal_stores_the_annotation(self):
-        with self.append() as stream:
-            stream.seal("s", length=0, annotation=sis.Annotation(text="four", reward=-1))
-            stream.append_many([sis.Seal("s", 0), sis.Seal("s", 0, 1, sis.Annotation())])
-            stream.flush()
-        first, second, third = [entry.seal for entry in self.entries()]
-        self.assertEqual(first.annotation, pb.Annotation(text="four", reward=-1))
-        self.assertFalse(second.HasField("annotation"))
-        self.assertFalse(third.annotation.HasField("reward"))
-
     def test_a_slow_server_holds_the_caller_back(self):
         let_go = threading.Event()
         self.addCleanup(let_go.set)
@@ -112,23 +102,6 @@ class AppendTest(fake_service.ServiceTest):
             self.assertIn("sealed at 2", str(raised.exception))
             self.assertEqual(stream.flush(), {})
         self.assertEqual((self.stored("a"), self.stored("b")), ([0, 1], [0, 1]))
-
-    def test_no_room_is_tried_again_after_the_delay(self):
-        refused = []
-
-        def refuse(entry):
-            if entry.WhichOneof("entry") == "block" and len(refused) < 2:
-                refused.append(time.monotonic())
-                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.2
-            return None
-
-        self.service.refuse = refuse
-        with self.append() as stream:
-            self.block(stream)
-            self.assertEqual(stream.flush(), {("s", 0): 2})
-        self.assertGreaterEqual(refused[1] - refused[0], 0.2)
-        self.assertEqual(len(self.entries()), 3)
-        self.assertEqual(self.stored(), [0, 1])
 
     def test_while_there_is_no_room_nothing_else_is_sent(self):
         refused = []

@@ -42,11 +42,6 @@ class CredentialsTest(unittest.TestCase):
             path.write_bytes(b"second\n")
             self.assertEqual(file.token(), "second")
 
-    def test_a_token_that_no_call_could_send_is_refused_and_not_shown(self):
-        for token in ("caf\u00e9", "two words", "a\n", " "):
-            with self.assertRaisesRegex(ValueError, "^token: has to be visible ASCII, without spaces$"):
-                _credentials.Credentials(token=token)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -61,52 +61,6 @@ class ReadTest(unittest.TestCase):
 
 
 class EvaluationTest(unittest.TestCase):
-    def test_bits_are_read_from_the_least_significant_on(self):
-        response = pb.EvaluateResponse(accept_bits=bytes([0b10000001, 0b10]))
-        evaluation = sis.Evaluation.from_proto([(MicroBatch([0], slice(0, 10)), response)], 1, 10)
-        self.assertEqual(evaluation.accepted.dtype, bool)
-        self.assertEqual(np.flatnonzero(evaluation.accepted).tolist(), [0, 7, 9])
-
-    def test_empty_slices_were_not_sent_but_keep_their_number(self):
-        response = pb.EvaluateResponse(
-            accept_bits=b"\x03",
-            slice_totals=[pb.Totals(accepted=1), pb.Totals(rejected=1)],
-            missing=[pb.MissingRange(slice=1, first_position=4, length=1, reason=pb.MISSING_REASON_STALE)],
-        )
-        evaluation = sis.Evaluation.from_proto([(MicroBatch([1, 3], slice(0, 2)), response)], 4, 2)
-        self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 1, 0, 1])
-        self.assertEqual(evaluation.slice_totals[3].rejected, 1)
-        self.assertEqual(evaluation.missing, (sis.MissingRange(3, 4, 1, sis.MissingReason.STALE),))
-
-    def test_parts_make_the_whole(self):
-        def response(slices, missing_slice, decisions):
-            return pb.EvaluateResponse(
-                accept_bits=np.packbits(np.equal(decisions, 1), bitorder="little").tobytes(),
-                decisions=bytes(decisions),
-                totals=pb.Totals(accepted=decisions.count(1), d=0.5 * slices),
-                slice_totals=[pb.Totals(accepted=index) for index in range(slices)],
-                prefix_curve=[
-                    pb.PrefixPoint(top_k=1, residual_mass=slices, expected_acceptance=2 * slices, positions=slices)
-                ],
-                missing=[pb.MissingRange(slice=missing_slice, first_position=4, length=1, reason=pb.MISSING_REASON_STALE)],
-                newly_counted=slices,
-            )
-
-        # Answers of two replicas: the second has the slice in the middle.
-        answers = [
-            (MicroBatch([0, 2], np.array([0, 2, 3])), response(2, 1, [1, 2, 4])),
-            (MicroBatch([1], slice(1, 2)), response(1, 0, [4])),
-        ]
-        whole = sis.Evaluation.from_proto(answers, 3, 4, ["decisions"])
-        self.assertEqual(whole.accepted.tolist(), [True, False, False, False])
-        self.assertEqual(whole.decisions.tolist(), [1, 4, 2, 4])
-        self.assertIsNone(whole.ratios)
-        self.assertEqual(whole.totals, sis.Totals(accepted=1, d=1.5))
-        self.assertEqual([totals.accepted for totals in whole.slice_totals], [0, 0, 1])
-        self.assertEqual(whole.prefix_curve, (sis.PrefixPoint(1, 3.0, 6.0, 3),))
-        self.assertEqual([missing.slice for missing in whole.missing], [1, 2])
-        self.assertEqual(whole.newly_counted, 3)
-
     def test_arrays_can_be_written(self):
         # torch.from_numpy warns of arrays that can't.
         response = pb.EvaluateResponse(

@@ -308,24 +308,13 @@ class FakeService:
                 missing=count(pb.DECISION_MISSING),
             )  # fmt: skip
 
-        outputs = set(request.outputs) or {pb.OUTPUT_ACCEPT_BITS}
         response = pb.EvaluateResponse(totals=totals(slice(None)), missing=missing)
         self.steps[request.draw] = pb.GetStepResponse(totals=response.totals, sequences=len(request.slices))
         start = 0
         for length in lengths:
             response.slice_totals.append(totals(slice(start, start + length)))
             start += length
-        if pb.OUTPUT_ACCEPT_BITS in outputs:
-            response.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
-        if pb.OUTPUT_DECISIONS in outputs:
-            response.decisions = decisions.astype(np.uint8).tobytes()
-        for output, name, step in (
-            (pb.OUTPUT_RATIOS, "ratios", 1),
-            (pb.OUTPUT_LOG_RATIOS, "log_ratios", -1),
-            (pb.OUTPUT_ACCEPTANCE_PROBABILITIES, "acceptance_probabilities", 2**-4),
-        ):
-            if output in outputs:
-                setattr(response, name, (step * np.arange(total)).astype(np.float32).tobytes())
+        response.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
         return response
 
 

@@ -161,21 +161,6 @@ class ReplicasClientTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.append_many(sis.Seal("s", 0), run=sis.Run("run", 7, self.run_.config))
 
-    def test_entries_for_a_lost_replica_are_refused(self):
-        lost, well = self.sequence_of(1), self.sequence_of(0)
-        entries = [sis.Seal(lost, 0), sis.Seal(well, 0)]
-        self.append_many(*entries)
-        self.servers[1].stop(None).wait()
-        for message in ("", "skipped until its next probe"):
-            with self.assertRaises(sis.AppendError) as raised:
-                self.append_many(*entries, sis.Seal(well, 1))
-            refused = [(r.sequence, r.entry, r.code.name) for r in raised.exception.refused]
-            self.assertEqual(
-                sorted(refused), sorted([(well, "seal at 1", "FAILED_PRECONDITION"), (lost, "seal at 0", "UNAVAILABLE")])
-            )
-            (of_lost,) = (r for r in raised.exception.refused if r.sequence == lost)
-            self.assertIn(message, of_lost.message)
-
     def test_a_replica_that_was_restarted_takes_entries_at_once(self):
         lost, well = self.sequence_of(1), self.sequence_of(0)
         self.append_many(sis.Seal(lost, 0), sis.Seal(well, 0))
@@ -209,33 +194,6 @@ class ReplicasClientTest(unittest.TestCase):
                 time.sleep(0.1)
         self.assertGreater(refused, 1)
         self.assertEqual(self.services[1].creates_no_run, 0)
-
-    def test_many_entries_over_a_stream(self):
-        names = [f"s{i}" for i in range(40)]
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            stream.append_many([sis.Seal(name, 0) for name in names])
-            self.servers[1].stop(None).wait()
-            # Until the client has heard of it, so that nothing is taken by the broken stream.
-            while stream._lanes[1]._stream._failure is None:
-                time.sleep(0.01)
-            stream.append_many([sis.Seal(name, 1) for name in names])
-            with self.assertRaises(sis.AppendError) as raised:
-                stream.flush()
-        lost = {r.sequence for r in raised.exception.refused if r.code.name == "UNAVAILABLE"}
-        placement = Placement(self.names)
-        self.assertEqual(lost, {name for name in names if placement.replica("run", name) == 1})
-
-    def test_a_run_is_deleted_on_all_replicas_or_the_call_fails(self):
-        self.services[1].DeleteRun(pb.DeleteRunRequest(run=pb.RunRef(run_id="run")), None)
-        self.assertTrue(self.client.delete_run("run"))
-        self.assertFalse(self.client.delete_run("run"))
-        self.assertEqual([service.runs for service in self.services], [{}, {}])
-        self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
-        self.servers[1].stop(None).wait()
-        message = "run 'run': deleted, but perhaps not on 1 of 2 replicas"
-        with self.assertRaisesRegex(sis.Unavailable, message):
-            self.client.delete_run("run")
-        self.assertEqual(self.services[0].runs, {})
 
 
 class OneStoreTest(unittest.TestCase):

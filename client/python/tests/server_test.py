@@ -57,71 +57,6 @@ class ServerTest(unittest.TestCase):
             self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled_log_probs, **options
         )
 
-    def test_records_come_back_and_equal_policies_accept_all_of_the_set(self):
-        self.run_ = self.create("-lossless", log_prob_encoding="float32")
-        values = log_softmax(500, seed=1)
-        kept = self.append("s", values)
-        records = self.client.fetch_top_k(self.run_, ["s"], keep_seconds=60)
-        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
-        np.testing.assert_array_equal(records.log_probs, kept.top_k_log_probs)
-        np.testing.assert_array_equal(records.sampled_ids, kept.sampled_ids)
-        np.testing.assert_array_equal(records.sampled_log_probs, kept.sampled_log_probs)
-        evaluation = self.evaluate(records, values, outputs=["decisions", "ratios", "log_ratios"])
-        inside = (kept.top_k_ids == kept.sampled_ids[:, None]).any(axis=1)
-        self.assertTrue(0 < inside.sum() < 500)
-        np.testing.assert_array_equal(evaluation.accepted, inside)
-        np.testing.assert_array_equal(evaluation.decisions[~inside], sis.Decision.OUTSIDE_TOP_K)
-        np.testing.assert_array_equal(evaluation.log_ratios, np.zeros(500))
-        np.testing.assert_array_equal(evaluation.ratios, np.ones(500))
-        self.assertEqual((evaluation.totals.d, evaluation.totals.envelope_violations), (0.0, 0))
-        self.assertEqual(self.client.get_run(self.run_.id).kept_sequences, 1)
-
-    def test_by_default_log_probs_of_the_set_are_rounded_down(self):
-        self.assertEqual(self.client.get_run(self.run_.id).run.config.log_prob_encoding, "fixed16")
-        kept = self.append("s", log_softmax(500, seed=1))
-        records = self.client.fetch_top_k(self.run_, ["s"])
-        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
-        np.testing.assert_array_equal(records.sampled_log_probs, kept.sampled_log_probs)
-        lost = kept.top_k_log_probs - records.log_probs
-        self.assertGreaterEqual(lost.min(), 0)
-        self.assertTrue(0 < lost.max() < 1 / 256)
-
-    def test_a_lost_position_has_the_ratio_of_the_trainers_own_token(self):
-        """The recipe of the README's "Objectives"."""
-        behaviour, current = log_softmax(60, seed=1), log_softmax(60, seed=2)
-        kept = self.append("s", behaviour[:20])
-        tokens = record(behaviour, seed=3).sampled_ids
-        tokens[:20] = kept.sampled_ids
-        own_log_probs = np.take_along_axis(behaviour, tokens[:, None], axis=1)[:, 0]
-        records = self.client.fetch_top_k(self.run_, [sis.Slice("s", length=60)])
-        own = sis.EvaluateOptions(own_log_probs=own_log_probs, sampled_ids=tokens)
-
-        def ratios(*gathered):
-            log_probs, sampled_log_probs = sis.gather(records, current, *gathered)
-            return self.client.evaluate(
-                self.run_, records, draw=1, log_probs=log_probs,
-                sampled_log_probs=sampled_log_probs, outputs=("ratios",), options=own,
-            ).ratios  # fmt: skip
-
-        want = np.exp(np.take_along_axis(current, tokens[:, None], axis=1)[:, 0] - own_log_probs)
-        np.testing.assert_allclose(ratios(tokens)[20:], want[20:], rtol=1e-6)
-        with self.assertRaisesRegex(sis.InvalidArgument, "sampled_log_probs: position 20: nan"):
-            ratios()
-
-    def test_without_the_log_probs_of_the_sets(self):
-        self.append("s", log_softmax(100, seed=1), first=3)
-        slices = ["s", "none", sis.Slice("s", 90, 40)]
-        whole = self.client.fetch_top_k(self.run_, slices)
-        some = self.client.fetch_top_k(self.run_, slices, log_probs=False)
-        self.assertEqual((some.slices, some.missing, len(some)), (whole.slices, whole.missing, len(whole)))
-        for name in ("present", "counts", "ids", "sampled_ids", "sampled_log_probs"):
-            self.assertEqual(getattr(some, name).tobytes(), getattr(whole, name).tobytes())
-        with self.assertRaisesRegex(AttributeError, "log_probs were not fetched"):
-            some.select([2]).log_probs
-        values = log_softmax(len(whole), seed=2)
-        for got, want in zip(sis.gather(some, values), sis.gather(whole, values)):
-            self.assertEqual(got.tobytes(), want.tobytes())
-
     def test_labels_name_policy_versions(self):
         for _ in range(2):
             self.client.advance_version(self.run_, 3, label="step-3")
@@ -147,16 +82,6 @@ class ServerTest(unittest.TestCase):
             sis.append_many(self.client, self.run_, [sis.Gap("gaps", 3, 1)], sampling=SAMPLING)
         missing = self.client.fetch_top_k(self.run_, [sis.Slice("gaps", length=4)]).missing
         self.assertEqual([part.reason for part in missing], reasons[:3])
-
-    def test_changed_records_are_noticed(self):
-        values = log_softmax(8, seed=1)
-        self.append("s", values[:4])
-        records = self.client.fetch_top_k(self.run_, [sis.Slice("s", length=8)])
-        self.append("s", values[4:], seed=7, first=4)
-        with self.assertRaises(sis.FailedPrecondition):
-            self.evaluate(records, values)
-        again = self.client.fetch_top_k(self.run_, ["s"])
-        self.assertEqual(self.evaluate(again, values).totals.scored, 8)
 
     def test_a_run_tells_how_the_last_stream_sampled(self):
         self.assertIsNone(self.client.get_run(self.run_.id).sampling)

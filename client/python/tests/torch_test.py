@@ -1,4 +1,4 @@
-"""Tensors, and the real server behind them."""
+"""Log-probs of tensors at recorded ids, and padded batches."""
 
 import importlib.util
 import itertools
@@ -10,13 +10,11 @@ import unittest.mock
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
 
 if importlib.util.find_spec("torch"):
     import torch
     from torch import distributed
 
-    import sis.recomputed
     import sis.torch
 
 
@@ -376,35 +374,6 @@ class PaddedBatchTest(unittest.TestCase):
         frozen = np.frombuffer(bytes(4), np.uint8)
         sis.torch.tensor(frozen)[0] = 1
         self.assertEqual(frozen[0], 0)
-
-
-class ServerTest(unittest.TestCase):
-    def test_reduced_values_decide_the_same(self):
-        server = LiveServer()
-        self.addCleanup(server.close)
-        client = sis.Client(server.address, timeout=30)
-        self.addCleanup(client.close)
-        run = client.create_run("r", seed=1, vocabulary_size=V, top_k=V, log_prob_encoding="float32")
-        mask = torch.arange(20) < torch.tensor([[20], [0], [11], [17]])
-        mask[0, 5:9] = False
-        batch = sis.torch.PaddedBatch(["a", "b", "c", "d"], mask)
-        logits = logits_of(3, 80).reshape(4, 20, V)
-        tokens = torch.distributions.Categorical(logits=logits).sample()
-        recorded = sis.recomputed.sets(batch, tokens, logits, V)
-        sis.append_many(client, run, recorded.entries, sampling=sis.Sampling("raw"))
-        records = client.fetch_top_k(run, batch.slices)
-        sampled_ids = batch.flat(tokens)
-        options = sis.EvaluateOptions(mask=batch.mask, sampled_ids=sampled_ids)
-        gathered = sis.torch.gather(records, batch.flat(logits) + logits_of(4, len(batch)) / 8, sampled_ids)
-        whole = client.evaluate(run, records, draw=2, options=options, **gathered._asdict())
-        self.assertTrue(0 < whole.accepted.sum() < whole.totals.scored)
-        envelopes, masses = sis.reduce(records, gathered.log_probs)
-        reduced = client.evaluate(
-            run, records, draw=2, sampled_log_probs=gathered.sampled_log_probs, log_envelopes=envelopes,
-            covered_masses=masses, options=options,
-        )  # fmt: skip
-        self.assertEqual(reduced.accepted.tobytes(), whole.accepted.tobytes())
-        self.assertEqual(reduced.totals.accepted, whole.totals.accepted)
 
 
 if __name__ == "__main__":

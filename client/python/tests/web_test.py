@@ -238,12 +238,6 @@ class WebTest(unittest.TestCase):
             self.assertEqual(self.json(path, 400)["message"], "run_id: missing")
         self.assertIn("format: 'xls'", self.json("/api/Export?run_id=r&format=xls", 400)["message"])
 
-    def test_a_diagnosis_is_that_of_sisctl(self):
-        with unittest.mock.patch.object(app, "diagnose_run") as diagnose_run:
-            diagnose_run.return_value.as_json.return_value = {"run": "r", "verdict": ["All is well."], "d": None}
-            self.assertEqual(self.json("/api/Diagnose?run_id=r"), diagnose_run.return_value.as_json())
-            diagnose_run.assert_called_once_with(self.client, "r")
-
     def test_an_export_without_its_package_says_so(self):
         with unittest.mock.patch.object(app, "write_export", side_effect=ImportError("export needs pyarrow")):
             path = "/api/Export?run_id=" + urllib.parse.quote(RUN, safe="")

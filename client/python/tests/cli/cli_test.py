@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import io
 import json
 import os
 import pathlib
@@ -14,15 +13,14 @@ import sys
 import tempfile
 import time
 import unittest
-import warnings
 from unittest import mock
 
 import numpy as np
+from called_sisctl import sisctl
 from server.testing.live_server import LiveServer
 from server.testing.random_records import drawn, log_softmax
 
 import sis
-from sis.cli.main import run as sisctl_run
 
 VOCABULARY, TOP_K, LENGTH = 16, 4, 12
 TEXTS = {"a": 0, "Ġthe": 1, "Ċ": 2, "[b]": 3, **{f"Ġw{i}": i for i in range(4, VOCABULARY)}}
@@ -90,22 +88,7 @@ class CliTest(unittest.TestCase):
         cls.tokenizer.write_text(json.dumps({"model": {"vocab": TEXTS}, "decoder": {"type": "ByteLevel"}}))
 
     def sisctl(self, *words, server=None, given=""):
-        """Exit code, standard output, standard error."""
-        out, err = io.TextIOWrapper(io.BytesIO(), newline=""), io.StringIO()
-        environment = {"SIS_ADDRESS": server or self.server.address, "COLUMNS": "100"}
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            # Typer 0.7 warns of its own names.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            stack.enter_context(mock.patch.dict(os.environ, environment))
-            stack.enter_context(mock.patch.object(sys, "argv", ["sisctl", *map(str, words)]))
-            stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))))
-            stack.enter_context(contextlib.redirect_stdout(out))
-            stack.enter_context(contextlib.redirect_stderr(err))
-            with self.assertRaises(SystemExit) as ended:
-                sisctl_run()
-        out.flush()
-        return ended.exception.code or 0, out.buffer.getvalue().decode(), err.getvalue()
+        return sisctl(*words, given=given.encode(), SIS_ADDRESS=server or self.server.address, COLUMNS="100")
 
     def done(self, *words, **named):
         code, out, err = self.sisctl(*words, **named)
@@ -304,18 +287,6 @@ class CliTest(unittest.TestCase):
                 self.assertEqual(self.sisctl("run", "delete", *words, server=server.address, given=given)[0], code)
                 self.assertEqual([status.run.id for status in client.list_runs()], left, words)
         self.assertEqual(self.json("run", "delete", "r2", "--yes", server=server.address), {"deleted": False})
-
-    def test_a_token(self):
-        identities, token = self.folder / "identities", self.folder / "token"
-        identities.write_text("token 0123456789abcdef alice trainer\n")
-        token.write_text("0123456789abcdef\n")
-        server = LiveServer(f"--identities={identities}", cache_bytes=16 << 20)
-        self.addCleanup(server.close)
-        listing = ["run", "list", "--server", server.address]
-        with mock.patch.dict(os.environ, SIS_TOKEN_FILE=str(token)):
-            self.done(*listing)
-        with mock.patch.dict(os.environ, SIS_TOKEN="fedcba9876543210"):
-            self.assertIn("UNAUTHENTICATED", self.sisctl(*listing)[2])
 
     def test_a_terminal(self):
         """Colours, columns that fit, and a live view that Ctrl-C ends."""

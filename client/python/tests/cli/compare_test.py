@@ -1,36 +1,15 @@
 """sisctl compare as people call it, at recordings of real engines."""
 
-import contextlib
-import io
 import json
 import pathlib
-import sys
 import unittest
-from unittest import mock
 
-from sis.cli.main import run
+from called_sisctl import sisctl
 
 TESTDATA = pathlib.Path(__file__).parent.parent / "diagnose/testdata"
 FLOAT32, FOUR_BIT, TEMPERATURE, TOP_P = (
     TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit", "float32_temperature_0.7", "float32_top_p_0.9")
 )
-
-
-def sisctl(*words, given=b""):
-    """Exit code, standard output, standard error."""
-    out, err = io.TextIOWrapper(io.BytesIO(), newline=""), io.StringIO()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(sys, "argv", ["sisctl", *map(str, words)]))
-        stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))))
-        stack.enter_context(contextlib.redirect_stdout(out))
-        stack.enter_context(contextlib.redirect_stderr(err))
-        try:
-            run()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code or 0
-    out.flush()
-    return code, out.buffer.getvalue().decode(), err.getvalue()
 
 
 class CompareTest(unittest.TestCase):

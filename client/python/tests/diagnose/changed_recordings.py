@@ -7,7 +7,6 @@ import functools
 import json
 import math
 import pathlib
-import random
 from typing import Callable, List, Optional
 
 from sis.diagnose import RecordedFile, compare, read_file
@@ -93,24 +92,6 @@ def changed(file: File, change: Callable[[Position], Position]) -> File:
     return [list(map(change, sequence)) for sequence in file]
 
 
-def with_tops(position: Position, top: List[Token]) -> Position:
-    """The sampled token's log-prob is the list's; none if it is not in the list."""
-    listed = {token.id: token.log_prob for token in top}
-    own = listed.get(position.sampled.id, -math.inf)
-    return Position(dataclasses.replace(position.sampled, log_prob=own), top)
-
-
-def renormalised(position: Position, new_log_prob: Callable[[Token], float]) -> Position:
-    """Normalises as if what is not listed kept its own log-prob."""
-    listed = sum(math.exp(token.log_prob) for token in position.top)
-    values = [new_log_prob(token) for token in position.top]
-    shift = math.log(sum(map(math.exp, values)) + max(0.0, 1 - listed))
-    return with_tops(
-        position,
-        [dataclasses.replace(token, log_prob=value - shift) for token, value in zip(position.top, values)],
-    )
-
-
 def _of_other(file: File, shift: int, make: Callable[[Position, Position], Position]) -> File:
     return [
         [make(position, sequence[min(max(t + shift, 0), len(sequence) - 1)]) for t, position in enumerate(sequence)]
@@ -154,19 +135,3 @@ def merged(file: File) -> File:
         for sequence in file
     ]
 
-
-def differences(a: File, b: File) -> List[float]:
-    """All differences of listed log-probs between two recordings, less their mean at a position."""
-    centred_a, centred_b = compared(a, b).compared.centred
-    return (centred_b - centred_a).tolist()
-
-
-def with_noise(file: File, noise: List[float], scale: float, seed: int) -> File:
-    """Differences drawn with replacement and scaled, added to each listed log-prob."""
-    rng = random.Random(seed)
-
-    def one(position: Position) -> Position:
-        noisy = renormalised(position, lambda token: token.log_prob + scale * rng.choice(noise))
-        return Position(noisy.sampled, sorted(noisy.top, key=lambda token: -token.log_prob))
-
-    return changed(file, one)

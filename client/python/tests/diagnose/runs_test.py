@@ -106,6 +106,9 @@ class RunsTest(unittest.TestCase):
         self.assertEqual((made["fault"], made["undecided"], made["checks"]), (True, False, []))
         self.assertIn("Its tokens tell nothing", made["verdict"][0])
         self.assertEqual(made["findings"][0]["verdict"], "BROKEN")
+        of_tokens = diagnose_inspected(status(findings=[finding]), overview(1), lambda _: sampled(VOCABULARY, 0.01, 1))
+        self.assertTrue(of_tokens.as_json()["fault"])
+        self.assertIn("Of its tokens: no fault was found", of_tokens.as_json()["verdict"][0])
 
     def test_json_holds_finite_numbers_only(self):
         made = diagnose_inspected(status(), overview(2), lambda sequence: sampled(VOCABULARY, 0.01, 1)).as_json()

@@ -143,21 +143,6 @@ class RecorderTest(fake_service.ServiceTest):
         self.assert_recorded("a", 3, attempt=1)
         self.assertEqual((self.held("a").sealed, self.held("a", 1).sealed), (None, 3))
 
-    def test_a_position_without_a_log_prob_is_a_gap_and_the_first_is_named(self):
-        with self.recorder() as recorder:
-            with self.assertWarnsRegex(RuntimeWarning, "sequence 'a', position 40: the sampled log-prob is nan"):
-                recorder.add("a", output(0, 45, "finished"))
-                recorder.flush()
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                recorder.add("b", output(38, 42, "finished"))
-                recorder.flush()
-            self.assertEqual(recorder.unusable, {sis.MissingReason.INVALID_LOG_PROB: 2})
-        self.assertEqual(sorted(self.held("a").rows), [*range(40), *range(41, 45)])
-        self.assertEqual(self.held("a").gaps, {40: sis.MissingReason.INVALID_LOG_PROB})
-        self.assertEqual(self.held("a").sealed, 45)
-        self.assertEqual((sorted(self.held("b").rows), list(self.held("b").gaps)), ([0, 1, 3], [2]))
-
     def test_an_output_of_older_weights_is_labelled_with_their_version(self):
         with self.recorder(interval=60, policy_version=7) as recorder:
             recorder.add("a", output(0, 2))

@@ -50,18 +50,6 @@ class SglangTest(unittest.TestCase):
                         outside += top_k >= LISTED
         self.assertGreater(outside, 0)
 
-    def test_streamed_parts_join_to_the_whole(self):
-        adapter = SglangAdapter(PARAMS["plain"])
-        outputs = RECORDED["stream"]
-        self.assertGreater(len(outputs), 2)
-        self.assertEqual([adapter.ended(output) for output in outputs][-2:], [None, "finished"])
-        pieces, start = [], 0
-        for output in outputs:
-            pieces.append(Piece(output, start, adapter.length(output)))
-            start = adapter.length(output)
-        self.assertEqual(start, len(outputs[-1]["output_ids"]))
-        self.assert_same(adapter.columns(pieces).record(5), adapter.record(outputs[-1], 5))
-
     def assert_of_trainer(self, answer, trainer):
         """Checks that the adapter reads the values of a trainer with the same weights, in float32 on both
         sides, and that they differ from the trainer's values one position earlier."""

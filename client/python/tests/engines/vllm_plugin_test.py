@@ -157,17 +157,6 @@ class VllmPluginTest(fake_service.ServiceTest):
             for row in rows:
                 self.assertEqual(np.frombuffer(row[2], np.int32).tolist(), [1, 2, 3, 4])
 
-    def test_a_sequence_has_the_name_of_its_request_and_a_block_per_version(self):
-        engine = self.engine()
-        requests = [self.begin(engine, "cmpl-7", parent=object(), index=index, internal=f"{index}_7") for index in (0, 1)]
-        for request in requests:
-            self.step(engine, request, [3, 4], "5")
-            self.step(engine, request, [5], "6")
-            self.step(engine, request, [6, 7], "6", "length")
-        for name in ("cmpl-7/0", "cmpl-7/1"):
-            self.wait_for(lambda: self.held(name).sealed == 5)
-            self.assertEqual(self.blocks(name), [(0, 2, 5), (2, 3, 6)])
-
     def test_an_aborted_request_stays_open_and_continues_under_its_name(self):
         engine = self.engine()
         request = self.begin(engine, "a", internal="a-1")

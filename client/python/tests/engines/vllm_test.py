@@ -8,9 +8,7 @@ import unittest
 import numpy as np
 
 import sis
-from sis.engines import Piece
 from sis.engines.vllm import GenerateAdapter, OpenAiAdapter, VllmAdapter, hand_over_arrays, outputs_so_far
-from sis.engines._vllm_arrays import ArrayLogprobs
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/vllm.json").read_text())
 LISTED = 8
@@ -114,50 +112,10 @@ class VllmTest(unittest.TestCase):
                     adapter().record(completion(flat[name]), top_k), adapter().record(completion(fields), top_k)
                 )
 
-    def test_arrays_give_the_same_records(self):
-        for _, fields in self.records("flat"):
-            flat = completion(fields)
-            rows = (len(flat.token_ids), LISTED + 1)
-            arrays = np.reshape(flat.logprobs.token_ids, rows), np.reshape(np.float32(flat.logprobs.logprobs), rows)
-            # As a step's arrays are where another request wants more.
-            wider = [np.concatenate([array, array], axis=1) for array in arrays]
-            made = ArrayLogprobs(LISTED + 1)
-            made.add_step(*(array[:1] for array in arrays))
-            made.add_step(*(array[1:2] for array in wider))
-            made.add_step(*(array[2:] for array in wider))
-            in_arrays = types.SimpleNamespace(**{**vars(flat), "logprobs": made})
-            self.assert_same(adapter().record(in_arrays, LISTED), adapter().record(flat, LISTED))
-            part = types.SimpleNamespace(**{**vars(flat), "logprobs": made[3:7], "token_ids": flat.token_ids[3:7]})
-            pieces = [Piece(part, 0, 4), Piece(in_arrays, 9, 12)]
-            of_flat = [Piece(flat, 3, 7), Piece(flat, 9, 12)]
-            self.assert_same(adapter().columns(pieces).record(LISTED), adapter().columns(of_flat).record(LISTED))
-            self.assertEqual((len(made[:0]), len(made[-1:])), (0, 1))
-            # As vLLM joins two outputs that a caller has not taken yet.
-            joined = made[:5]
-            joined.extend(made[5:])
-            late = types.SimpleNamespace(**{**vars(flat), "logprobs": joined})
-            self.assert_same(adapter().record(late, LISTED), adapter().record(flat, LISTED))
-            wrong = types.SimpleNamespace(**{**vars(part), "token_ids": flat.token_ids[4:8]})
-            with self.assertRaisesRegex(ValueError, "not of its tokens"):
-                adapter().record(wrong, LISTED)
-
     def test_an_engine_that_is_built_otherwise_is_refused(self):
         for call in (hand_over_arrays, outputs_so_far):
             with self.assertRaisesRegex(ValueError, "has no output_processor"):
                 call(llm())
-
-    def test_deltas_join_to_the_whole(self):
-        delta = adapter(output_kind=types.SimpleNamespace(name="DELTA"))
-        self.assertFalse(delta.cumulative)
-        flat = dict(self.records("flat"))
-        for name, parts in self.records("deltas"):
-            outputs = [completion(fields) for fields in parts]
-            self.assertEqual([delta.ended(output) for output in outputs], [None] * 11 + ["finished"])
-            joined = delta.columns([Piece(output, 0, delta.length(output)) for output in outputs]).record(LISTED)
-            want = adapter().record(completion(flat[name]), LISTED)
-            # AsyncLLM runs the requests one by one, LLM side by side: the same to rounding.
-            np.testing.assert_array_equal(joined.sampled_ids, want.sampled_ids)
-            np.testing.assert_allclose(joined.sampled_log_probs, want.sampled_log_probs, atol=1e-4)
 
     def test_completions_of_the_openai_server_give_the_same_records(self):
         flat = dict(self.records("flat"))
