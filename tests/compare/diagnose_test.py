@@ -4,9 +4,9 @@ import json
 import unittest
 
 import numpy as np
-from called_sisctl import sisctl
 
 import sis
+from server.testing.called_sisctl import sisctl
 from server.testing.live_server import LiveServer
 from tests.integration.faulty_training import LENGTH, ROWS, VOCABULARY, FaultyTraining
 

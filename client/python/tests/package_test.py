@@ -23,7 +23,7 @@ for requirement in map(Requirement, metadata.requires("sis-ratio")):
 NEWEST = ["grpcio", "protobuf", "numpy"]
 VERSION = "from importlib import metadata; import sis; assert sis.__version__ == metadata.version('sis-ratio')"
 # With the libraries in the wheel; without them it warns.
-KERNELS = "from sis import blocks; assert blocks.crc32c(0, b'123456789') == 0xE3069283"
+KERNELS = "from sis import _blocks; assert _blocks.crc32c(0, b'123456789') == 0xE3069283"
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
     "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "

@@ -16,7 +16,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
-from called_sisctl import sisctl
+from server.testing.called_sisctl import sisctl
 from server.testing.live_server import LiveServer
 from server.testing.random_records import drawn, log_softmax
 

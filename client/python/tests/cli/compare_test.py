@@ -4,7 +4,8 @@ import json
 import pathlib
 import unittest
 
-from called_sisctl import sisctl
+from server.testing.called_sisctl import sisctl
+
 
 TESTDATA = pathlib.Path(__file__).parent.parent / "diagnose/testdata"
 FLOAT32, FOUR_BIT, TEMPERATURE, TOP_P = (
