@@ -155,26 +155,6 @@ TEST(InspectionTest, ARunWithoutRoomChoosesFew) {
   EXPECT_GT(inspection.Describe().sequences.size(), 5u);
 }
 
-TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
-  ByteBudget budget(kBytes);
-  Inspection inspection(kBytes, kSlots, budget);
-  Keep(inspection, {"a", 0}, 1, 7, 150, Positions(50, 2.0f));
-  Keep(inspection, {"a", 0}, 1, 7, 70, Positions(10, 3.0f));
-  std::optional<Inspection::Sequence> found = inspection.Find({"a", 0});
-  ASSERT_TRUE(found.has_value());
-  const auto at = [&](uint32_t position) { return position - found->first_position; };
-  EXPECT_EQ(found->positions.log_ratios[at(150)], 2.0f);
-  EXPECT_EQ(found->positions.log_ratios[at(199)], 2.0f);
-  EXPECT_EQ(found->positions.log_ratios[at(79)], 3.0f);
-  EXPECT_EQ(found->positions.decisions[at(80)], kNotEvaluated);
-  EXPECT_EQ(inspection.Describe().sequences[0].positions, 60u);
-
-  Keep(inspection, {"a", 0}, 1, 8, 80, Positions(1, 4.0f));
-  found = inspection.Find({"a", 0});
-  EXPECT_EQ(found->draw, 8u);
-  EXPECT_EQ(inspection.Describe().sequences[0].positions, 1u);
-}
-
 // For any evaluations in any parts: each position of a kept sequence's last draw is kept or marked
 // as cut.
 TEST(InspectionTest, PositionsThatAreNotKeptAreMarkedAsCut) {

@@ -65,24 +65,6 @@ TEST(RunRegistryTest, IncarnationsFollowEachOther) {
   EXPECT_EQ(cache.runs.Create(CreateRequest("new", 7))->run->incarnation(), 7);
 }
 
-TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
-  Cache cache;
-  RecordGenerator generator(4, 1000, 1);
-  const std::shared_ptr<sis::Run> first =
-      cache.CreateRun("r", SmallConfig());  // held, as by an idle stream
-  AppendBlock(cache, *first, generator.NextRecords(100).Block("a"));
-  AppendBlock(cache, *first, generator.NextRecords(100).Block("b"));
-  const std::vector<SequenceName> names = {{"a", 0}};
-  first->Keep(names, absl::Hours(1));
-  sis::Run::Found in_use = first->Find({"b", 0});
-  cache.CreateRun("r", SmallConfig(), 2);
-  EXPECT_EQ(std::get<std::shared_ptr<Sequence>>(in_use)->positions(), 100) << "for who reads it";
-  in_use = MissingReason::kNeverArrived;
-  EXPECT_EQ(cache.registry.budget().used(), 0);
-  EXPECT_EQ(first->FindOrCreate({"a", 0}).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(cache.registry.budget().used(), 0);
-}
-
 TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
   Cache cache;
   v1::RunConfig config = SmallConfig();

@@ -385,49 +385,18 @@ TEST_P(SequenceTest, BlocksStayWithinTheLimits) {
   EXPECT_EQ(next, kLength);
 }
 
-// Positions [0, 500) in blocks of which one is damaged.
-TEST_P(SequenceTest, CorruptBlocksAreLeftOut) {
-  for (const size_t byte : {0, 7, 24, 39, 64, 200}) {
-    Budgeted held;
-    Sequence& sequence = held.sequence;
-    Model model;
-    for (const uint32_t first : {0, 300, 400}) {
-      const uint64_t version = first == 300 ? 4 : 3;
-      const uint32_t count = first == 0 ? 300 : 100;
-      ASSERT_TRUE(Append(sequence, Pack(first, count, {0, version})).ok());
-      model.Append(first, count, {0, version}, true);
-    }
-    const uint64_t fetched = Digest(model, 0, 500), newer = Digest(model, 300, 400);
-    {
-      const Sequence::Reader reader(sequence);
-      EXPECT_EQ(reader.Digest(0, 500, 3), fetched);
-      EXPECT_EQ(reader.Digest(0, 500, 4), newer);
-      EXPECT_EQ(reader.Digest(0, 500, 5), 0);
-      EXPECT_EQ(reader.OldestFetched(fetched, 0, 500), 0);
-      EXPECT_EQ(reader.OldestFetched(newer, 0, 500), 4) << "of versions from 4 on";
-      EXPECT_EQ(reader.OldestFetched(fetched + 1, 0, 500), std::nullopt);
-    }
-    Damage(*BlocksOf(sequence)[1], byte);
-    {
-      const Sequence::Reader reader(sequence);
-      reader.Check(400, 100);
-      reader.Check(0, 300);
-      EXPECT_FALSE(reader.AnyCorrupt(0, 500)) << "nobody looked at it";
-      EXPECT_EQ(reader.Digest(0, 500), fetched);
-      reader.Check(399, 1);
-      EXPECT_TRUE(reader.AnyCorrupt(300, 1));
-      for (uint32_t p = 300; p < 400; ++p) model.damaged.insert(p);
-      EXPECT_EQ(reader.Digest(0, 500), Digest(model, 0, 500));
-      EXPECT_EQ(reader.Digest(350, 100), Digest(model, 400, 450));
-      EXPECT_EQ(reader.OldestFetched(fetched, 0, 500), 0) << "before it became corrupt";
-      EXPECT_EQ(reader.OldestFetched(newer, 0, 500), 4);
-      EXPECT_EQ(reader.OldestFetched(Digest(model, 0, 500), 0, 500), 0) << "without it";
-    }
-    EXPECT_EQ(Append(sequence, Pack(399, 2, {0, 4})).code(), StatusCode::kDataLoss);
-    EXPECT_TRUE(Append(sequence, Pack(400, 200, {0, 3})).ok());
-    model.Append(400, 200, {0, 3}, true);
-    ExpectSame(sequence, model, 0, 600);
-  }
+// By the digest of what was fetched when the older versions were stale.
+TEST_P(SequenceTest, ADigestNamesTheOldestVersionOfWhatWasFetched) {
+  Budgeted held;
+  ASSERT_TRUE(Append(held.sequence, Pack(0, 100, {0, 3})).ok());
+  ASSERT_TRUE(Append(held.sequence, Pack(100, 100, {0, 4})).ok());
+  const Sequence::Reader reader(held.sequence);
+  const uint64_t all = reader.Digest(0, 200, 3), newer = reader.Digest(0, 200, 4);
+  EXPECT_EQ(newer, reader.Digest(100, 100));
+  EXPECT_EQ(reader.Digest(0, 200, 5), 0);
+  EXPECT_EQ(reader.OldestFetched(all, 0, 200), 0);
+  EXPECT_EQ(reader.OldestFetched(newer, 0, 200), 4);
+  EXPECT_EQ(reader.OldestFetched(all + 1, 0, 200), std::nullopt);
 }
 
 TEST_P(SequenceTest, MessagesNamePositionAndValue) {
@@ -481,32 +450,6 @@ INSTANTIATE_TEST_SUITE_P(Blocks, SequenceTest,
                          testing::Combine(testing::Values(BlockEncoding::kFloat32,
                                                           BlockEncoding::kFixed16),
                                           testing::Values(1, 10, 64)));
-
-// K = 10, V = 151,936, sets of all slots.
-TEST(SequenceBytesTest, ChargesLittleMoreThanTheBlocks) {
-  constexpr uint32_t kLength = 4000;
-  Records records{.slots = 10};
-  for (uint32_t i = 0; i < kLength; ++i) {
-    records.sampled_ids.push_back(0);
-    records.sampled_log_probs.push_back(-2.5f);
-    for (int slot = 0; slot < 10; ++slot) {
-      records.ids.push_back(slot);
-      records.log_probs.push_back(-2.5f);
-    }
-  }
-  for (const auto& [length, most] : {std::pair(16u, 1700), std::pair(kLength, 62 * 4000)}) {
-    Budgeted held;
-    for (uint32_t first = 0; first < length; first += 16) {
-      ASSERT_TRUE(
-          Append(held.sequence,
-                 *PackBlock(records.View(first, 16),
-                            {.slots = 10, .vocabulary_size = 151936, .first_position = first}))
-              .ok());
-    }
-    ASSERT_TRUE(held.sequence.Seal(length).ok());
-    EXPECT_LE(held.budget.used(), most);
-  }
-}
 
 }  // namespace
 }  // namespace sis

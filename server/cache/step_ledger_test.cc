@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <random>
-#include <thread>
 #include <vector>
 
 namespace sis {
@@ -23,44 +21,6 @@ Evaluated Accepted(int64_t count) {
 
 std::vector<Range> Fresh(StepLedger& ledger, uint64_t draw, uint64_t sequence_key, Range range) {
   return ledger.Claim(draw, sequence_key, range).fresh;
-}
-
-TEST(StepLedgerTest, ClaimReturnsUncountedRanges) {
-  ByteBudget budget(INT64_MAX);
-  StepLedger ledger(budget);
-  EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
-  EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), std::vector<Range>{});
-  EXPECT_EQ(Fresh(ledger, 0, 1, {30, 40}), (std::vector<Range>{{30, 40}}));
-  EXPECT_EQ(Fresh(ledger, 0, 1, {0, 50}), (std::vector<Range>{{0, 10}, {20, 30}, {40, 50}}));
-  EXPECT_EQ(Fresh(ledger, 0, 1, {0, 50}), std::vector<Range>{});
-  EXPECT_EQ(Fresh(ledger, 0, 2, {0, 5}), (std::vector<Range>{{0, 5}})) << "another sequence";
-  EXPECT_EQ(Fresh(ledger, 1, 1, {0, 5}), (std::vector<Range>{{0, 5}})) << "another draw";
-  EXPECT_EQ(ledger.Find(0)->sequences, 2);
-  EXPECT_EQ(ledger.Find(1)->sequences, 1);
-}
-
-TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
-  std::mt19937 random(3);
-  for (int trial = 0; trial < 50; ++trial) {
-    ByteBudget budget(INT64_MAX);
-    StepLedger ledger(budget);
-    std::vector<bool> counted(300);
-    for (int i = 0; i < 200; ++i) {
-      const uint32_t first = random() % 300;
-      const uint32_t end = std::min<uint32_t>(300, first + 1 + random() % (trial + 1));
-      std::vector<Range> expected;
-      for (uint32_t p = first; p < end; ++p) {
-        if (counted[p]) continue;
-        if (!expected.empty() && expected.back().end == p) {
-          ++expected.back().end;
-        } else {
-          expected.push_back({p, p + 1});
-        }
-        counted[p] = true;
-      }
-      ASSERT_EQ(Fresh(ledger, 7, 1, {first, end}), expected) << "trial " << trial << " claim " << i;
-    }
-  }
 }
 
 // A position is counted by the first claim that does not mask it, whatever masked it before.
@@ -141,41 +101,6 @@ TEST(StepLedgerTest, ReportsUncountedPositionsWithoutMemory) {
   StepLedger other(budget);
   EXPECT_EQ(other.Claim(1, 1, {0, 10}).uncounted, 10);
   EXPECT_EQ(other.Add(1, Evaluated(), kNow, 10).positions, 10);
-}
-
-TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
-  constexpr uint32_t kPositions = 2000;
-  ByteBudget budget(INT64_MAX);
-  StepLedger ledger(budget);
-  std::vector<std::atomic<int>> claimed(2 * kPositions);  // two sequences
-  std::vector<std::atomic<int>> asked(2 * kPositions);
-  const auto work = [&](uint32_t seed) {
-    std::mt19937 random(seed);
-    for (int i = 0; i < 3000; ++i) {
-      const uint64_t key = random() % 2;
-      const uint32_t first = random() % kPositions;
-      const uint32_t end = std::min<uint32_t>(kPositions, first + 1 + random() % 30);
-      for (uint32_t p = first; p < end; ++p) asked[key * kPositions + p] = 1;
-      int64_t fresh = 0;
-      for (const Range& range : Fresh(ledger, 5, key, {first, end})) {
-        EXPECT_GE(range.first, first);
-        EXPECT_LE(range.end, end);
-        for (uint32_t p = range.first; p < range.end; ++p) ++claimed[key * kPositions + p];
-        fresh += range.end - range.first;
-      }
-      ledger.Add(5, Accepted(fresh), kNow);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (uint32_t seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
-  for (std::thread& thread : threads) thread.join();
-  int64_t total = 0;
-  for (uint32_t p = 0; p < 2 * kPositions; ++p) {
-    EXPECT_EQ(claimed[p], asked[p]) << p;
-    total += asked[p];
-  }
-  EXPECT_EQ(ledger.Find(5)->evaluated.sums, Accepted(total).sums);
-  EXPECT_EQ(ledger.Find(5)->sequences, 2);
 }
 
 TEST(StepLedgerTest, AddSumsUp) {
@@ -334,43 +259,28 @@ TEST(StepLedgerTest, OldSumsLeaveHalfOfTheBudgetToOthers) {
   EXPECT_LE(budget.used(), budget.limit() / 2 + 2 * kClaimed);
 }
 
-TEST(StepLedgerTest, ObservedCorrectionsAreChargedOnce) {
-  ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes + StepLedger::kObservedBytes);
-  {
-    StepLedger ledger(budget);
-    ledger.Claim(1, 1, {0, 1});
-    Evaluated evaluated = Accepted(1);
-    evaluated.observed["a"].positions = 1;
-    ledger.Add(1, evaluated, kNow);
-    ledger.Add(1, evaluated, kNow);
-    EXPECT_EQ(budget.used(), budget.limit());
-    evaluated.observed["b"].positions = 1;
-    ledger.Add(1, evaluated, kNow);
-    EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
-    EXPECT_EQ(ledger.Find(1)->evaluated.observed.at("a").positions, 3);
-    EXPECT_FALSE(ledger.Find(1)->evaluated.observed.contains("b")) << "there is no room";
-    EXPECT_EQ(budget.used(), budget.limit());
-  }
-  EXPECT_EQ(budget.used(), 0);
-}
-
-TEST(StepLedgerTest, PointsOfThePrefixCurveAreChargedOnce) {
-  ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes +
+// With room for one observed correction and two points of the prefix curve.
+TEST(StepLedgerTest, CorrectionsAndPointsOfThePrefixCurveAreChargedOnce) {
+  ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes + StepLedger::kObservedBytes +
                     2 * StepLedger::kPrefixPointBytes);
   {
     StepLedger ledger(budget);
     ledger.Claim(1, 1, {0, 1});
     Evaluated evaluated = Accepted(1);
-    evaluated.prefix_curve[1].positions = 1;
-    evaluated.prefix_curve[8].positions = 1;
+    evaluated.observed["a"].positions = 1;
+    for (const int k : {1, 8}) evaluated.prefix_curve[k].positions = 1;
     ledger.Add(1, evaluated, kNow);
     ledger.Add(1, evaluated, kNow);
     EXPECT_EQ(budget.used(), budget.limit());
+    evaluated.observed["b"].positions = 1;
     evaluated.prefix_curve[4].positions = 1;
     ledger.Add(1, evaluated, kNow);
-    EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
-    EXPECT_EQ(ledger.Find(1)->evaluated.prefix_curve.at(8).positions, 3);
-    EXPECT_FALSE(ledger.Find(1)->evaluated.prefix_curve.contains(4)) << "there is no room";
+    const Evaluated counted = ledger.Find(1)->evaluated;
+    EXPECT_EQ(counted.sums.accepted, 3) << "the rest is counted";
+    EXPECT_EQ(counted.observed.at("a").positions, 3);
+    EXPECT_EQ(counted.prefix_curve.at(8).positions, 3);
+    EXPECT_FALSE(counted.observed.contains("b")) << "there is no room";
+    EXPECT_FALSE(counted.prefix_curve.contains(4));
     EXPECT_EQ(budget.used(), budget.limit());
   }
   EXPECT_EQ(budget.used(), 0);

@@ -16,18 +16,6 @@ VersionLabels LabelsOf(uint64_t first, uint64_t end) {
   return labels;
 }
 
-TEST(VersionLabelsTest, AVersionAndALabelBelongTogether) {
-  const VersionLabels labels = {{3, "a"}, {7, "b"}};
-  EXPECT_TRUE(CheckVersionLabel(labels, 3, "a").ok()) << "again";
-  EXPECT_TRUE(CheckVersionLabel(labels, 5, "c").ok());
-  EXPECT_EQ(
-      CheckVersionLabel(labels, 5, "b"),
-      absl::AlreadyExistsError("label: 'b' for policy_version 5, but it names policy_version 7"));
-  EXPECT_EQ(CheckVersionLabel(labels, 3, "c"),
-            absl::AlreadyExistsError("label: 'c' for policy_version 3, whose label is 'a'"));
-  EXPECT_TRUE(absl::IsAlreadyExists(CheckVersionLabel(labels, 3, "b")));
-}
-
 TEST(VersionLabelsTest, TheLastStay) {
   VersionLabels labels = LabelsOf(100, 100 + kMaxVersionLabels);
   AddVersionLabels({{5, "too old"}}, labels);

@@ -6,9 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <random>
 
-#include "kernels/decide/simd_backend.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/cache/inspection.h"
@@ -131,15 +129,6 @@ TEST_F(InspectTest, BothFormsWithAnyK) {
       DoAndExpectKept(request);
     }
   }
-}
-
-TEST_F(InspectTest, TheVectorBackendAndExpectedWeights) {
-  const SimdBackend backend{};
-  v1::EvaluateRequest request = Request(all_, 5);
-  request.set_weight(v1::WEIGHT_EXPECTED);
-  const auto answer = EvaluateAtOnce(*run_, backend, request);
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  ExpectKept(request, *answer);
 }
 
 TEST_F(InspectTest, MasksAndMissingPositions) {

@@ -56,18 +56,6 @@ TEST_F(RunNumbersTest, ATrainerOrWorkersThatStopAreMissed) {
   EXPECT_EQ(Found(*run_), std::vector<RuleId>()) << "nobody is there to record";
 }
 
-TEST_F(RunNumbersTest, ATrainerThatNeverCameIsWaitedFor) {
-  Ingest worker = *Ingest::Open(cache_.runs, HeaderOf(*run_));
-  for (int minute = 0; minute < 15; ++minute) {
-    Append(worker, std::to_string(minute));
-    cache_.clock.Advance(absl::Minutes(1));
-    EXPECT_EQ(Found(*run_), std::vector<RuleId>());
-  }
-  Append(worker, "last");
-  cache_.clock.Advance(absl::Seconds(1));
-  EXPECT_EQ(Found(*run_), std::vector<RuleId>{RuleId::kTrainerStopped});
-}
-
 TEST_F(RunNumbersTest, RefusalsAreForgottenAfterAWhile) {
   ASSERT_EQ(AppendBlock(cache_, *run_, records_.Block("a")).code(), 0);
   ASSERT_NE(AppendBlock(cache_, *run_, records_.Block("a", 1)).code(), 0);
