@@ -14,7 +14,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/decide/scalar_backend.h"
-#include "kernels/numerics/philox.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 
@@ -207,54 +206,6 @@ TEST_P(BlocksTest, PositionsUpToTheLast) {
         {10, ~uint64_t{0}},
         Packed(SpecialPositions(random, 10, Sets::kMany, 150, false), first_position));
   }
-}
-
-// Without the flush of the envelope, a log-ratio that was flushed would lie above it.
-TEST_P(BlocksTest, TinyEnvelopesAreFlushed) {
-  for (const bool reduced : {false, true}) {
-    Positions positions;
-    positions.slots = 1;
-    positions.sampled_ids.assign(40, 0);
-    positions.ids.assign(40, 0);
-    positions.behavior_log_probs.assign(40, -0x1p-110f);
-    positions.behavior_sampled_log_probs = positions.behavior_log_probs;
-    positions.current_sampled_log_probs.assign(40, -0x1p-101f);
-    if (reduced) {
-      positions.log_envelopes.assign(40, -0x1p-101f);
-      positions.covered_masses.assign(40, 1.0f);
-    } else {
-      positions.current_log_probs = positions.current_sampled_log_probs;
-    }
-    ExpectSameAsScalar({1, 0}, Packed(positions, 0));
-    const Results results = Evaluate(backend(), {1, 0}, kSequenceKey, 0, positions);
-    EXPECT_EQ(results.sums.envelope_violations, 0);
-    EXPECT_EQ(results.sums.accepted, 40);
-  }
-}
-
-// Uniforms right at the threshold: r < T must hold for r = T - 1 and fail for r = T.
-TEST_P(BlocksTest, TheThresholdIsExact) {
-  constexpr size_t kCount = 4096;
-  Positions positions;
-  positions.slots = 1;
-  std::mt19937_64 random(24);
-  for (size_t i = 0; i < kCount; ++i) {
-    const uint32_t r =
-        AcceptanceUniforms(kSequenceKey, static_cast<uint32_t>(i / 4), 7).word[i % 4];
-    // The log-ratio, in [-22, 0], with T as near to r as a float's exponential gets.
-    float log_ratio = static_cast<float>(std::log(static_cast<double>(r) * 0x1p-32));
-    for (int step = static_cast<int>(Below(random, 5)) - 2; step != 0; step -= step > 0 ? 1 : -1) {
-      log_ratio = std::nextafter(log_ratio, step > 0 ? 0.0f : -100.0f);
-    }
-    positions.sampled_ids.push_back(0);
-    positions.ids.push_back(0);
-    positions.behavior_sampled_log_probs.push_back(0.0f);
-    positions.behavior_log_probs.push_back(0.0f);
-    positions.current_sampled_log_probs.push_back(log_ratio);
-    positions.log_envelopes.push_back(0.0f);
-    positions.covered_masses.push_back(1.0f);
-  }
-  ExpectSameAsScalar({1, 7}, Packed(positions, 0));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <numeric>
 #include <ostream>
 #include <random>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/numerics/philox.h"
 #include "nlohmann/json.hpp"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
@@ -176,24 +174,6 @@ TEST_P(LawTest, TheEnvelopeIsTheSameBitsWhicheverTokenWasDrawn) {
   }
 }
 
-// The decision is the uniform of this position, against the acceptance probability rounded down to
-// 32 bits.
-TEST_P(LawTest, TheDecisionIsTheUniformBelowTheThreshold) {
-  for (const Enumeration& e : Enumerations()) {
-    const Results results = e.Decide(backend());
-    for (size_t v = 0; v < e.members().size(); ++v) {
-      const uint32_t position = e.first_position + static_cast<uint32_t>(v);
-      const uint32_t uniform =
-          AcceptanceUniforms(e.sequence_key, position / 4, e.parameters.draw).word[position % 4];
-      const bool accepted = uniform < results.acceptance_probabilities[v] * 0x1p32;
-      ASSERT_EQ(results.decisions[v], accepted ? Decision::kAccepted : Decision::kRejected);
-      const float log_modified = accepted ? 0.0f : Flush(e.pair.current[v] - e.pair.behavior[v]);
-      ASSERT_EQ(results.log_modified_ratios[v], log_modified);
-      ASSERT_EQ(results.modified_ratios[v], Exp32(log_modified));
-    }
-  }
-}
-
 // With fixed16 M is 1 up to the largest step, which is 255 2^-18.
 TEST_P(LawTest, EqualPoliciesAcceptEveryMember) {
   for (const Enumeration& e : Enumerations()) {
@@ -325,23 +305,6 @@ TEST_P(LawTest, TotalVariationIsInTheUnitIntervalAnd0ForEqualPolicies) {
     ASSERT_LE(total_variation, Fixed(1.0f));
     positions.current_log_probs = positions.behavior_log_probs;
     ASSERT_EQ(Evaluate(backend(), parameters, 1, 0, positions).sums.total_variation, 0);
-  }
-}
-
-// w - 1 - log w: its mean over y ~ q is KL(q || p), and it is never negative.
-TEST_P(LawTest, K3IsNeverNegativeAnd0ForEqualPolicies) {
-  std::mt19937_64 random(10);
-  for (int i = 0; i < 2'000; ++i) {
-    const int slots = Between(random, 1, kLargestK);
-    const EvaluateParameters parameters{slots, random()};
-    Positions positions = RandomPositions(random, slots, 1);
-    ASSERT_GE(Evaluate(backend(), parameters, 1, 0, positions).sums.k3, 0);
-    for (const float drift : {1e-7f, 1e-6f, 1e-5f, 1e-4f, 0.3f, 0.4f}) {
-      positions.current_sampled_log_probs[0] = positions.behavior_sampled_log_probs[0] - drift;
-      ASSERT_GE(Evaluate(backend(), parameters, 1, 0, positions).sums.k3, 0);
-    }
-    positions.current_sampled_log_probs = positions.behavior_sampled_log_probs;
-    ASSERT_EQ(Evaluate(backend(), parameters, 1, 0, positions).sums.k3, 0);
   }
 }
 

@@ -26,10 +26,6 @@
 namespace sis::cuda {
 namespace {
 
-std::unique_ptr<const StagedBackend> OnHost() {
-  return BackendOnHostStages(std::make_unique<ScalarBackend>());
-}
-
 // A call of many batches, with the same 500 positions repeated. With tags each range of 50
 // positions has its own block.
 struct LongCall {
@@ -93,75 +89,83 @@ struct LongCall {
   std::array<BlockTag, kPositions / kBlock> tags_;
 };
 
-// A stage that fails on request, and counts its starts.
-class FailingStage final : public HostStage {
- public:
-  struct Plan {
-    int start_that_fails = -1;
-    int finish_that_fails = -1;
-    std::atomic<int> starts = 0;
-    std::atomic<int> finishes = 0;
-  };
+// Returns a backend with one pair of stages.
+template <typename MakeStage>
+std::unique_ptr<const StagedBackend> OnStages(const std::string& name, const MakeStage& make_stage,
+                                              std::unique_ptr<ResidentMemory> memory = nullptr,
+                                              size_t slab_bytes = ResidentBlocks::kSlabBytes) {
+  std::vector<StagePair> stages(1);
+  for (auto& stage : stages[0]) stage = make_stage();
+  return std::make_unique<StagedBackend>(name, std::move(stages), std::make_unique<ScalarBackend>(),
+                                         std::move(memory), slab_bytes);
+}
 
-  explicit FailingStage(Plan& plan) : plan_(plan) {}
+// The calls of all stages, by which they fail on request.
+struct Plan {
+  int start_that_fails = -1;
+  int finish_that_fails = -1;
+  std::atomic<int> starts = 0;
+  std::atomic<int> finishes = 0;
+};
+
+// Fails before the uploads, and after the work.
+template <typename Base>
+class FailingStage final : public Base {
+ public:
+  template <typename... Arguments>
+  explicit FailingStage(Plan& plan, Arguments&&... arguments)
+      : Base(std::forward<Arguments>(arguments)...), plan_(plan) {}
 
   absl::Status Start(const Batch& batch) override {
     if (plan_.starts++ == plan_.start_that_fails) return absl::InternalError("start lost");
-    return HostStage::Start(batch);
+    return Base::Start(batch);
   }
   absl::Status Finish() override {
+    absl::Status status = Base::Finish();
     if (plan_.finishes++ == plan_.finish_that_fails) return absl::InternalError("finish lost");
-    return absl::OkStatus();
+    return status;
   }
 
  private:
   Plan& plan_;
 };
 
-std::unique_ptr<const StagedBackend> WithPlan(FailingStage::Plan& plan) {
-  std::vector<StagePair> stages(1);
-  for (auto& stage : stages[0]) stage = std::make_unique<FailingStage>(plan);
-  return std::make_unique<StagedBackend>("cuda/failing", std::move(stages),
-                                         std::make_unique<ScalarBackend>());
+constexpr size_t kSlabBytes = size_t{32} << 10;  // some five blocks
+
+// With `slabs` slabs of memory for blocks.
+std::unique_ptr<const StagedBackend> WithPlan(Plan& plan, size_t slabs = 0) {
+  if (slabs == 0) {
+    return OnStages("cuda/failing",
+                    [&] { return std::make_unique<FailingStage<HostStage>>(plan); });
+  }
+  auto memory = std::make_unique<HostResidentMemory>(slabs * kSlabBytes);
+  HostResidentMemory& shared = *memory;
+  const auto make_stage = [&] {
+    return std::make_unique<FailingStage<HostStageWithMemory>>(plan, shared, When::kLate);
+  };
+  return OnStages("cuda/failing", make_stage, std::move(memory), kSlabBytes);
 }
 
 TEST(StagedBackend, CutsLongCallsIntoBatches) {
   for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
     const LongCall call(1, encoding);
-    FailingStage::Plan plan;
+    Plan plan;
     EXPECT_TRUE(call.EvaluateBy(*WithPlan(plan)) == call.EvaluateBy(ScalarBackend()));
     EXPECT_GE(plan.starts, 3);
     EXPECT_EQ(plan.starts, plan.finishes);
   }
 }
 
-// Uses the maximum of slots and sets of all lengths. Batches then begin at any slot of a block.
+// Sets of all lengths, so that batches begin at any slot of a block.
 TEST(StagedBackend, CutsLongRanges) {
-  constexpr size_t kSlots = kMaxBlockSlots;
   std::mt19937_64 random(2);
-  Positions positions{.slots = kSlots};
-  for (int i = 0; i < 8000; ++i) {
-    const size_t used = random() % (kSlots + 1);
-    const size_t sampled = random() % (used + 1);
-    positions.sampled_ids.push_back(static_cast<int32_t>(sampled == used ? kSlots : sampled));
-    float log_prob = -6;
-    float sampled_log_prob = -50;
-    for (size_t slot = 0; slot < kSlots; ++slot) {
-      log_prob -= static_cast<float>(random() % 8) / 64;
-      if (slot == sampled && slot < used) sampled_log_prob = log_prob;
-      positions.ids.push_back(slot < used ? static_cast<int32_t>(slot) : -1);
-      positions.behavior_log_probs.push_back(slot < used ? log_prob : kMinusInfinity);
-      positions.current_log_probs.push_back(-6 - static_cast<float>(random() % 1024) / 64);
-    }
-    positions.behavior_sampled_log_probs.push_back(sampled_log_prob);
-    positions.current_sampled_log_probs.push_back(sampled_log_prob - 1);
-  }
+  const Positions positions = RandomPositions(random, kMaxPairTokens, 30'000);
   for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
     const Packed packed(positions, 5, {.encoding = encoding});
-    const EvaluateParameters parameters{.top_k = 200, .draw = 3, .total_variation = true};
+    const EvaluateParameters parameters{.top_k = 50, .draw = 3, .total_variation = true};
     const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, packed);
     ASSERT_EQ(expected.sums.invalid, 0);
-    FailingStage::Plan plan;
+    Plan plan;
     EXPECT_TRUE(SameBytes(sis::Evaluate(*WithPlan(plan), parameters, 4, packed), expected));
     EXPECT_GE(plan.starts, 2);
   }
@@ -204,7 +208,7 @@ TEST(Batch, TakesPositionsUntilItIsFull) {
 TEST(StagedBackend, ManyThreads) {
   const LongCall call(3);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
-  const auto backend = OnHost();
+  const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>());
   std::atomic<int> equal = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 5; ++i) {
@@ -217,65 +221,43 @@ TEST(StagedBackend, ManyThreads) {
 TEST(StagedBackend, AFailingStageDoesNotChangeResults) {
   const LongCall call(4);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
-  for (const bool in_start : {true, false}) {
-    for (const int number : {0, 1, 2}) {
-      FailingStage::Plan plan;
-      (in_start ? plan.start_that_fails : plan.finish_that_fails) = number;
-      const auto backend = WithPlan(plan);
+  for (const size_t slabs : {0, 4}) {
+    const bool with_tags = slabs > 0;
+    for (const bool in_start : {true, false}) {
+      for (const int number : {0, 1, 2}) {
+        Plan plan;
+        (in_start ? plan.start_that_fails : plan.finish_that_fails) = number;
+        const auto backend = WithPlan(plan, slabs);
+        testing::internal::CaptureStderr();
+        EXPECT_TRUE(call.EvaluateBy(*backend, with_tags) == expected) << in_start << " " << number;
+        EXPECT_EQ(testing::internal::GetCapturedStderr(),
+                  std::string("backend: cuda/failing failed, from now on scalar (") +
+                      (in_start ? "start" : "finish") + " lost)\n");
 
-      testing::internal::CaptureStderr();
-      EXPECT_TRUE(call.EvaluateBy(*backend) == expected) << in_start << " " << number;
-      EXPECT_EQ(testing::internal::GetCapturedStderr(),
-                std::string("backend: cuda/failing failed, from now on scalar (") +
-                    (in_start ? "start" : "finish") + " lost)\n");
+        // The fallback serves all later calls, without another log line.
+        const int starts = plan.starts;
+        testing::internal::CaptureStderr();
+        EXPECT_TRUE(call.EvaluateBy(*backend, with_tags) == expected);
+        EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+        EXPECT_EQ(plan.starts, starts);
 
-      // The fallback serves all later calls, without another log line.
-      const int starts = plan.starts;
-      testing::internal::CaptureStderr();
-      EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
-      EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-      EXPECT_EQ(plan.starts, starts);
+        // Another call may have passed the check for failure. It must not use the failed call's
+        // copies.
+        LongCall::Output output;
+        EXPECT_TRUE(
+            backend->TryEvaluate(call.parameters, call.SegmentsInto(output, with_tags)).ok());
+        EXPECT_TRUE(output == expected);
+      }
     }
   }
-}
-
-constexpr size_t kSlabBytes = size_t{32} << 10;  // some five blocks
-
-class FailingStageWithMemory final : public HostStageWithMemory {
- public:
-  FailingStageWithMemory(FailingStage::Plan& plan, HostResidentMemory& memory)
-      : HostStageWithMemory(memory, When::kLate), plan_(plan) {}
-
-  absl::Status Start(const Batch& batch) override {
-    // Fails before the uploads.
-    if (plan_.starts++ == plan_.start_that_fails) return absl::InternalError("start lost");
-    return HostStageWithMemory::Start(batch);
-  }
-  absl::Status Finish() override {
-    absl::Status status = HostStageWithMemory::Finish();
-    if (plan_.finishes++ == plan_.finish_that_fails) return absl::InternalError("finish lost");
-    return status;
-  }
-
- private:
-  FailingStage::Plan& plan_;
-};
-
-std::unique_ptr<const StagedBackend> WithPlanAndMemory(FailingStage::Plan& plan, size_t slabs) {
-  auto memory = std::make_unique<HostResidentMemory>(slabs * kSlabBytes);
-  std::vector<StagePair> stages(1);
-  for (auto& stage : stages[0]) stage = std::make_unique<FailingStageWithMemory>(plan, *memory);
-  return std::make_unique<StagedBackend>("cuda/failing", std::move(stages),
-                                         std::make_unique<ScalarBackend>(), std::move(memory),
-                                         kSlabBytes);
 }
 
 TEST(StagedBackend, BlocksThatStayAreSentOnce) {
   for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
     const LongCall call(6, encoding);
     const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
-    FailingStage::Plan plan;
-    const auto backend = WithPlanAndMemory(plan, 4);
+    Plan plan;
+    const auto backend = WithPlan(plan, 4);
     EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
     EXPECT_EQ(backend->resident_blocks().copies, 10);
     const int64_t passes = backend->resident_blocks().passes;
@@ -290,37 +272,16 @@ TEST(StagedBackend, BlocksThatStayAreSentOnce) {
 TEST(StagedBackend, BlocksThatDoNotFitAreSentEachTime) {
   const LongCall call(8);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
-  FailingStage::Plan plan;
-  const auto backend = WithPlanAndMemory(plan, 1);
+  Plan plan;
+  const auto backend = WithPlan(plan, 1);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
   EXPECT_GT(backend->resident_blocks().passes, 10);
   EXPECT_GT(backend->resident_blocks().hits, 10);
 }
 
-TEST(StagedBackend, AFailingStageWithResidentBlocksDoesNotChangeResults) {
-  const LongCall call(7);
-  const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
-  for (const bool in_start : {true, false}) {
-    for (const int number : {0, 1, 2}) {
-      FailingStage::Plan plan;
-      (in_start ? plan.start_that_fails : plan.finish_that_fails) = number;
-      const auto backend = WithPlanAndMemory(plan, 4);
-      testing::internal::CaptureStderr();
-      EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected) << in_start << " " << number;
-      EXPECT_NE(testing::internal::GetCapturedStderr(), "");
-      EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
-      // Another call may have passed the check for failure. It must not use the failed call's
-      // copies.
-      LongCall::Output output;
-      EXPECT_TRUE(backend->TryEvaluate(call.parameters, call.SegmentsInto(output, true)).ok());
-      EXPECT_TRUE(output == expected);
-    }
-  }
-}
-
 TEST(StagedBackend, AFailureLeavesSumsAlone) {
   const LongCall call(5);
-  FailingStage::Plan plan;
+  Plan plan;
   plan.finish_that_fails = 2;
   const auto backend = WithPlan(plan);
   LongCall::Output output;
@@ -351,14 +312,12 @@ class WrongStage final : public HostStage {
 };
 
 TEST(SelfCheck, SeesWrongBytes) {
-  EXPECT_TRUE(SelfCheck(*OnHost()).ok());
+  EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>())).ok());
   using enum WrongStage::Where;
   for (const WrongStage::Where where :
        {kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced}) {
-    std::vector<StagePair> stages(1);
-    for (auto& stage : stages[0]) stage = std::make_unique<WrongStage>(where);
-    const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>());
-    EXPECT_EQ(SelfCheck(wrong).message(), "the result differs from the scalar backend's");
+    const auto wrong = OnStages("cuda/wrong", [&] { return std::make_unique<WrongStage>(where); });
+    EXPECT_EQ(SelfCheck(*wrong).message(), "the result differs from the scalar backend's");
   }
 }
 
@@ -382,11 +341,10 @@ TEST(SelfCheck, SeesBlocksThatDoNotStay) {
                                              ResidentBlocks::kSlabBytes, When::kInAThread))
                   .ok());
   auto memory = std::make_unique<HostResidentMemory>(2 * ResidentBlocks::kSlabBytes);
-  std::vector<StagePair> stages(1);
-  for (auto& stage : stages[0]) stage = std::make_unique<ForgetfulStage>(*memory);
-  const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>(),
-                            std::move(memory));
-  EXPECT_EQ(SelfCheck(wrong).message(), "the result differs from the scalar backend's");
+  HostResidentMemory& shared = *memory;
+  const auto wrong = OnStages(
+      "cuda/wrong", [&] { return std::make_unique<ForgetfulStage>(shared); }, std::move(memory));
+  EXPECT_EQ(SelfCheck(*wrong).message(), "the result differs from the scalar backend's");
 }
 
 }  // namespace
