@@ -1,8 +1,6 @@
 // Laws of blocks on random records: merging, damage, refusals.
 #include "kernels/block/block.h"
 
-#include <cstring>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -112,27 +110,6 @@ TEST(BlockTest, EveryByteOfAPositionCountsInItsDigest) {
   }
 }
 
-TEST(BlockTest, RangesAreReadAsTheBlock) {
-  for (const BlockEncoding encoding : kEncodings) {
-    const Bytes bytes = RandomExample(encoding, 5, 50, 20, 0.9, 3).Pack(0, 20);
-    const BlockView block = Open(bytes);
-    std::vector<float> rows(20 * 5);
-    ReadBlockLogProbRows(block, 5, rows);
-    for (const auto& [first, count] : {std::pair(0u, 20u), {7, 9}, {20, 0}}) {
-      const BlockRange range(block, first, count);
-      ASSERT_EQ(range.size(), count);
-      size_t used = 0;
-      for (size_t i = 0; i < count; ++i) {
-        EXPECT_EQ(range.ranks[i], block.ranks[first + i]);
-        EXPECT_EQ(range.sampled_log_probs[i], block.sampled_log_probs[first + i]);
-        for (size_t slot = 0; slot < range.counts[i]; ++slot) {
-          EXPECT_EQ(range.LogProbAt(i, used++), rows[(first + i) * 5 + slot]);
-        }
-      }
-    }
-  }
-}
-
 TEST(BlockTest, EveryChangedBitIsFound) {
   for (const BlockEncoding encoding : kEncodings) {
     Bytes block = RandomExample(encoding, 3, 50, 5, 0, 1).Pack(0, 5);
@@ -160,36 +137,6 @@ TEST(BlockTest, ACutBlockIsCutNoFurther) {
       EXPECT_GT(compared, 200);
     }
   }
-}
-
-// Damages blocks and renews their checksums. A block that is accepted could have been written.
-TEST(BlockTest, AcceptedBlocksCouldHaveBeenWritten) {
-  std::mt19937 random(1);
-  int accepted = 0;
-  for (int i = 0; i < 120000; ++i) {
-    static Bytes block;
-    static Example example;
-    if (i % 200 == 0) {
-      const BlockEncoding encoding = kEncodings[i / 200 % 2];
-      const uint32_t positions = 1 + random() % 9;
-      example = RandomExample(encoding, 1 + random() % 6, 50, positions, 0, random());
-      block = example.Pack(0, positions);
-    }
-    Bytes damaged = block;
-    for (uint32_t changes = 1 + random() % 3; changes > 0; --changes) {
-      damaged[64 + random() % (damaged.size() - 64)] =
-          static_cast<std::byte>(random() % 8 == 0 ? 255 : random() % 52);
-    }
-    SealBlock(damaged);
-    const auto view = CheckBlock(damaged);
-    if (!view.ok()) continue;
-    ++accepted;
-    const auto again = PackedAgain(*view);
-    if (!again) continue;
-    ASSERT_EQ(*again, damaged);
-  }
-  EXPECT_GT(accepted, 1000);
-  EXPECT_LT(accepted, 100000);
 }
 
 TEST(BlockTest, RefusalsNameFieldPositionAndValue) {

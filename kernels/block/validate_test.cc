@@ -87,31 +87,6 @@ TEST(ValidateRecordsTest, FindsADuplicateOfAnyIdAtAnyDistance) {
   }
 }
 
-TEST(ValidateRecordsTest, NamesTheFirstIdThatStandsTwiceInManyLargeSets) {
-  constexpr int kManySlots = 100;
-  constexpr size_t kPositions = 40;
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-  for (size_t i = 0; i < kPositions * kManySlots; ++i) {
-    const auto slot = static_cast<int32_t>(i % kManySlots);
-    ids.push_back(slot);
-    log_probs.push_back(-5.0f - 0.01f * static_cast<float>(slot));
-  }
-  const std::vector<int32_t> sampled_ids(kPositions, 0);
-  const std::vector<float> sampled_log_probs(kPositions, -5.0f);
-  std::vector<uint8_t> counts(kPositions), ranks(kPositions);
-  const RecordView records{sampled_ids, sampled_log_probs, ids, log_probs};
-  const auto validate = [&] {
-    return ValidateRecords(records, kManySlots, kVocabularySize, kFirstPosition, 0, counts, ranks);
-  };
-  EXPECT_TRUE(validate().ok());
-  ids[30 * kManySlots + 2] = 1;
-  ids[17 * kManySlots + 95] = 8;
-  ids[17 * kManySlots + 90] = 3;
-  EXPECT_THAT(validate(),
-              IsInvalid(testing::StrEq("top_k_ids at position 57, slot 90: id 3 stands twice")));
-}
-
 TEST(ValidateRecordsTest, RefusesZerosOfDifferentSignAsSampledLogProbAndSlot) {
   Record record;
   record.ids = {7, 0, -1, 99, -1, -1};

@@ -1,9 +1,12 @@
-// Random valid records, and blocks of them. For tests.
+// Random valid records, and blocks of them, for tests: sharp and flat distributions, short and full
+// sets, ties, and tails below the lowest code.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -14,7 +17,6 @@
 #include "kernels/block/pack.h"
 #include "kernels/block/record_view.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/testing/random_positions.h"
 
 namespace sis {
 
@@ -40,32 +42,53 @@ struct Records {
 // slots; about a third of the sampled tokens is outside.
 inline Records RandomRecords(size_t slots, int32_t vocabulary_size, size_t positions,
                              uint32_t seed) {
-  RandomPositions random(seed);
+  std::mt19937 random(seed);
+  const auto below = [&](size_t bound) {
+    return std::uniform_int_distribution<size_t>(0, bound - 1)(random);
+  };
+  const auto uniform = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
   Records records{slots, {}, {}, {}, {}};
   for (size_t i = 0; i < positions; ++i) {
-    const RandomPosition position = random.Next(slots);
+    const size_t used = below(8) == 0 ? below(slots + 1) : slots;
+    std::vector<double> scores(used);
+    const double gap = std::exp2(uniform(-8, 4));
+    double score = 0;
+    for (double& each : scores) {
+      if (below(6) > 0) score -= gap * -std::log(uniform(1e-9, 1));  // else a tie
+      each = score;
+    }
+    if (below(20) == 0 && used > 0) scores.back() = -std::exp2(uniform(6, 17));
+    std::ranges::sort(scores, std::greater<>());
+    // The probabilities sum to 1 with a share for the rest of the vocabulary.
+    double sum = below(4) == 0 ? 0 : std::exp2(uniform(-40, 2));
+    for (const double each : scores) sum += std::exp(each);
+    const double shift = sum > 0 ? std::log(sum) : 0;
+    std::vector<float> log_probs;
+    for (const double each : scores) log_probs.push_back(static_cast<float>(each - shift));
     std::vector<int32_t> ids;
-    while (ids.size() <= position.used) {
-      const auto id = static_cast<int32_t>(random.Below(vocabulary_size));
+    while (ids.size() <= used) {
+      const auto id = static_cast<int32_t>(below(vocabulary_size));
       if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
     }
     const int32_t other_id = ids.back();
     ids.pop_back();
-    for (size_t slot = 0; slot < position.used;) {  // ties go by id
+    for (size_t slot = 0; slot < used;) {  // ties go by id
       size_t end = slot + 1;
-      while (end < position.used && position.behavior[end] == position.behavior[slot]) ++end;
+      while (end < used && log_probs[end] == log_probs[slot]) ++end;
       std::ranges::sort(std::span(ids).subspan(slot, end - slot));
       slot = end;
     }
-    const bool inside = position.used > 0 && random.Below(3) > 0;
+    const bool inside = used > 0 && below(3) > 0;
     // Samples probable tokens more often.
-    const size_t drawn = inside ? random.Below(1 + random.Below(position.used)) : 0;
+    const size_t drawn = inside ? below(1 + below(used)) : 0;
     records.sampled_ids.push_back(inside ? ids[drawn] : other_id);
-    records.sampled_log_probs.push_back(inside ? position.behavior[drawn] : -12.3456789f);
+    records.sampled_log_probs.push_back(inside ? log_probs[drawn] : -12.3456789f);
     ids.resize(slots, -1);
+    log_probs.resize(slots, kMinusInfinity);
     records.ids.insert(records.ids.end(), ids.begin(), ids.end());
-    records.log_probs.insert(records.log_probs.end(), position.behavior.begin(),
-                             position.behavior.end());
+    records.log_probs.insert(records.log_probs.end(), log_probs.begin(), log_probs.end());
   }
   return records;
 }
@@ -76,17 +99,11 @@ struct RandomBlock {
   std::vector<std::byte> bytes;  // with kBlockSlack more
   BlockView view;
 
-  // Packs `count` records from index `first` on. options.position is the position of record 0;
   // options.slots is ignored. Throws if the records are not valid.
-  RandomBlock(Records all, PackOptions options, size_t first, size_t count)
+  RandomBlock(Records all, const PackOptions& options)
       : records(std::move(all)),
-        bytes(Pack(records, options, first, count)),
+        bytes(Pack(records, options)),
         view(Open(std::span(bytes).first(bytes.size() - kBlockSlack))) {}
-  RandomBlock(Records all, const PackOptions& options) : RandomBlock(all, options, 0, all.size()) {}
-  // Random records.
-  RandomBlock(BlockEncoding encoding, int slots, uint32_t positions, uint32_t seed, double mass = 0)
-      : RandomBlock(RandomRecords(static_cast<size_t>(slots), 1000, positions, seed),
-                    {.encoding = encoding, .vocabulary_size = 1000, .mass = mass}) {}
 
   RandomBlock(const RandomBlock&) = delete;  // the view is of these bytes
   RandomBlock& operator=(const RandomBlock&) = delete;
@@ -100,11 +117,9 @@ struct RandomBlock {
     if (!value.ok()) throw std::invalid_argument(std::string(value.status().message()));
     return *std::move(value);
   }
-  static std::vector<std::byte> Pack(const Records& records, PackOptions options, size_t first,
-                                     size_t count) {
+  static std::vector<std::byte> Pack(const Records& records, PackOptions options) {
     options.slots = static_cast<int>(records.slots);
-    options.first_position += static_cast<uint32_t>(first);
-    std::vector<std::byte> bytes = Valid(PackBlock(records.view(first, count), options));
+    std::vector<std::byte> bytes = Valid(PackBlock(records.view(), options));
     bytes.resize(bytes.size() + kBlockSlack);
     return bytes;
   }

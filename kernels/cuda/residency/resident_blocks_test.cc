@@ -101,41 +101,6 @@ TEST_F(ResidentBlocksTest, BlocksThatAreReadEvictUnreadBlocks) {
   EXPECT_EQ(Read(resident, blocks), 16);
 }
 
-TEST_F(ResidentBlocksTest, ACopyIsItsBatchesAloneUntilDone) {
-  HostResidentMemory memory(4 * kSlab);
-  ResidentBlocks resident(memory, kSlab);
-  const NamedBlock block;
-  ResidentBlocks::Use one(&resident);
-  ResidentBlocks::Use other(&resident);
-  const auto location = Find(one, block);
-  ASSERT_TRUE(location.has_value());
-  EXPECT_EQ(Find(one, block), location);
-  ASSERT_EQ(one.uploads().size(), 1);
-  EXPECT_EQ(one.uploads()[0].to, *location);
-  EXPECT_EQ(one.uploads()[0].from.data(), block.bytes.data());
-  EXPECT_EQ(Find(other, block), std::nullopt);
-  EXPECT_TRUE(other.uploads().empty());
-  one.Done();
-  EXPECT_EQ(Find(other, block), location);
-}
-
-TEST_F(ResidentBlocksTest, BlocksOfABatchStayUntilDone) {
-  HostResidentMemory memory(2 * kSlab);
-  ResidentBlocks resident(memory, kSlab);
-  std::deque<NamedBlock> blocks(16);
-  Read(resident, blocks);
-  ResidentBlocks::Use use(&resident);
-  EXPECT_TRUE(Find(use, blocks.front()).has_value());
-  std::deque<NamedBlock> others(16);
-  Read(resident, others);
-  EXPECT_EQ(resident.stats().evictions, 16);  // the same slab twice
-  EXPECT_TRUE(Find(use, blocks[1]).has_value());
-  use.Done();
-  std::deque<NamedBlock> more(16);
-  Read(resident, more);
-  EXPECT_EQ(Find(use, blocks.front(), false), std::nullopt);
-}
-
 TEST_F(ResidentBlocksTest, CopiesOfAFailedBatchAreNeverFound) {
   HostResidentMemory memory(2 * kSlab);
   ResidentBlocks resident(memory, kSlab);
