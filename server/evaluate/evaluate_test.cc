@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <random>
 #include <set>
 #include <string>
@@ -109,21 +108,6 @@ TEST_F(EvaluateTest, ReturnsOnlyWantedOutputs) {
   EXPECT_THAT(sizes(v1::OUTPUT_RATIOS), testing::ElementsAre(0, 0, 36, 0, 0));
   EXPECT_THAT(sizes(v1::OUTPUT_LOG_RATIOS), testing::ElementsAre(0, 0, 0, 36, 0));
   EXPECT_THAT(sizes(v1::OUTPUT_ACCEPTANCE_PROBABILITIES), testing::ElementsAre(0, 0, 0, 0, 36));
-}
-
-TEST_F(EvaluateTest, TheLastByteOfAcceptBitsIsFilledWithZeros) {
-  // Equal policies accept every token of V_K.
-  CurrentValues equal{kSlots, records_[0].log_probs, records_[0].sampled_log_probs};
-  std::ranges::replace(equal.log_probs, kMinusInfinity, NAN);
-  for (uint32_t count = 1; count < 20; ++count) {
-    v1::EvaluateRequest request = Request({{0, 0, count}});
-    std::string bits((count + 7) / 8, '\0');
-    for (uint32_t i = 0; i < count; ++i) {
-      if (records_[0].ranks[i] < kSlots) bits[i / 8] |= static_cast<char>(1 << (i % 8));
-    }
-    *request.mutable_gathered() = equal.Gathered(0, count);
-    EXPECT_EQ(Do(request).accept_bits(), bits) << count;
-  }
 }
 
 // Offsets into the log-probs follow from the counts, wherever a range begins.

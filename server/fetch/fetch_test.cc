@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -236,22 +234,6 @@ TEST_F(FetchTest, HoldsNoSequenceLongerThanItsBlocksTake) {
     EXPECT_EQ(is_held("b"), slices.size() < 2 || !slices[1].complete);
   }
   EXPECT_GT(messages_, 2);
-}
-
-TEST_F(FetchTest, KeepsItsSequencesWhileItReads) {
-  const Records records = generator_.NextRecords(10);
-  Append("a", records, 0, 10);
-  v1::FetchTopKRequest request;
-  request.set_whole_blocks(true);
-  Add(request, "a", 0, 0);
-  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
-  ASSERT_TRUE(fetch.ok());
-  EXPECT_FALSE(run_->EvictOldest());
-  run_->Release({"a", 0});
-  const std::vector<FetchedSlice> slices = Read(*fetch);
-  ASSERT_EQ(slices.size(), 1);
-  EXPECT_EQ(slices[0].length, 10);
-  ExpectRecords(slices[0], 0, records);
 }
 
 TEST_F(FetchTest, BadRequestsAreRefusedAndKeepNothing) {

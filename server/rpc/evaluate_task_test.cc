@@ -48,6 +48,8 @@ struct Call {
   v1::EvaluateResponse response = {};
 };
 
+using Done = std::function<void(const absl::Status&)>;
+
 class EvaluateTaskTest : public testing::Test {
  protected:
   EvaluateTaskTest() {
@@ -57,6 +59,28 @@ class EvaluateTaskTest : public testing::Test {
   Resources With(WorkerPool& workers) {
     return {cache_.runs, backend_, workers, store_threads_,
             streams_,    metrics_, status_, [](auto&&...) { return Caller(); }};
+  }
+
+  // Calls `done` with the answer.
+  void Start(
+      WorkerPool& workers, Call& call, Done done,
+      std::function<absl::Status()> proceed = [] { return absl::OkStatus(); }) {
+    EvaluateTask::Start(With(workers), Caller(), call.request, call.response, std::move(proceed),
+                        std::move(done));
+  }
+  // Waits for the answer.
+  absl::Status Await(
+      WorkerPool& workers, Call& call,
+      std::function<absl::Status()> proceed = [] { return absl::OkStatus(); }) {
+    std::latch done(1);
+    absl::Status status;
+    const auto finish = [&](const absl::Status& answer) {
+      status = answer;
+      done.count_down();
+    };
+    Start(workers, call, finish, std::move(proceed));
+    done.wait();
+    return status;
   }
 
   // Starts the tasks while the only worker is busy, and runs them. Returns the order of their ends.
@@ -69,13 +93,11 @@ class EvaluateTaskTest : public testing::Test {
     std::deque<Call> calls;
     for (const auto& [run, slices] : runs) {
       Call& call = calls.emplace_back(Call{Request(run, slices, draw_++)});
-      EvaluateTask::Start(
-          With(workers), Caller(), call.request, call.response, [] { return absl::OkStatus(); },
-          [&, run = run](const absl::Status& status) {
-            EXPECT_TRUE(status.ok()) << status;
-            order.push_back(run);
-            all_done.count_down();
-          });
+      Start(workers, call, [&, run = run](const absl::Status& status) {
+        EXPECT_TRUE(status.ok()) << status;
+        order.push_back(run);
+        all_done.count_down();
+      });
     }
     busy.count_down();
     all_done.wait();
@@ -104,23 +126,14 @@ TEST_F(EvaluateTaskTest, RunsTakeTurnsHoweverManyRequestsOneSends) {
 TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
   for (const int stop_after : {0, 1, 3, 6}) {
     int asked = 0;
-    std::latch done(1);
-    absl::Status status;
     Call call{Request("a", 7, /*draw=*/99)};
     WorkerPool workers(1);
-    EvaluateTask::Start(
-        With(workers), Caller(), call.request, call.response,
-        [&] { return asked++ == stop_after ? absl::CancelledError() : absl::OkStatus(); },
-        [&](const absl::Status& answer) {
-          status = answer;
-          done.count_down();
-        });
-    done.wait();
+    const absl::Status status = Await(workers, call, [&] {
+      return asked++ == stop_after ? absl::CancelledError() : absl::OkStatus();
+    });
     EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
     EXPECT_EQ(asked, stop_after + 1);
-    v1::RunRef ref;
-    ref.set_run_id("a");
-    EXPECT_FALSE((*cache_.runs.Find(ref))->steps().Find(99).has_value());
+    EXPECT_FALSE((*cache_.registry.Find("a"))->steps().Find(99).has_value());
   }
 }
 
@@ -149,23 +162,19 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     request->mutable_reduced()->set_covered_masses(zeros);
     std::latch done(1);
     WorkerPool workers(1);
-    EvaluateTask::Start(
-        With(workers), Caller(), call.request, call.response, [] { return absl::OkStatus(); },
-        [&](const absl::Status& status) {
-          EXPECT_EQ(status.ok(), !refused) << status;
-          EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
-          done.count_down();
-        });
+    Start(workers, call, [&](const absl::Status& status) {
+      EXPECT_EQ(status.ok(), !refused) << status;
+      EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
+      done.count_down();
+    });
     done.wait();
   }
 }
 
 // The recording may outlive the registry's run.
 TEST_F(EvaluateTaskTest, AnIdleWorkerRecordsInspectedValues) {
-  v1::RunRef ref;
-  ref.set_run_id("a");
   for (const bool deleted : {false, true}) {
-    const std::shared_ptr<sis::Run> run = *cache_.runs.Find(ref);
+    const std::shared_ptr<sis::Run> run = *cache_.registry.Find("a");
     std::latch idle(1);
     WorkerPool workers(1);
     // Takes turns with the recording thread: two sequences, and then nothing.
@@ -174,18 +183,16 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerRecordsInspectedValues) {
       workers.ScheduleWhenIdle([&, turns] { wait(turns - 1); });
     };
     Call call{Request("a", 2)};
-    EvaluateTask::Start(
-        With(workers), Caller(), call.request, call.response, [] { return absl::OkStatus(); },
-        [&](const absl::Status& status) {
-          EXPECT_TRUE(status.ok()) << status;
-          workers.Schedule("a", [&] {
-            EXPECT_FALSE(run->inspection().MustRecord()) << "the pool does";
-            if (deleted) {
-              EXPECT_TRUE(*cache_.runs.Delete(ref));
-            }
-            wait(4);
-          });
-        });
+    Start(workers, call, [&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      workers.Schedule("a", [&] {
+        EXPECT_FALSE(run->inspection().MustRecord()) << "the pool does";
+        if (deleted) {
+          EXPECT_TRUE(cache_.registry.Delete("a", run->incarnation()));
+        }
+        wait(4);
+      });
+    });
     idle.wait();
     EXPECT_EQ(run->inspection().Describe().sequences.size(), deleted ? 0 : 2);
     EXPECT_EQ(run->inspection().bytes() > 0, !deleted);
@@ -226,25 +233,15 @@ class SharedEvaluateTest : public EvaluateTaskTest {
   }
 
   std::shared_ptr<sis::Run> Find(const std::string& run_id) {
-    v1::RunRef ref;
-    ref.set_run_id(run_id);
-    return *cache_.runs.Find(ref);
+    return *cache_.registry.Find(run_id);
   }
 
   absl::StatusOr<std::string> Answer(WorkerPool& workers, const std::string& run_id) {
-    request_.mutable_run()->set_run_id(run_id);
-    v1::EvaluateResponse response;
-    absl::Status status;
-    std::latch done(1);
-    EvaluateTask::Start(
-        With(workers), Caller(), request_, response, [] { return absl::OkStatus(); },
-        [&](const absl::Status& answer) {
-          status = answer;
-          done.count_down();
-        });
-    done.wait();
+    Call call{request_};
+    call.request.mutable_run()->set_run_id(run_id);
+    const absl::Status status = Await(workers, call);
     if (!status.ok()) return status;
-    return response.SerializeAsString();
+    return call.response.SerializeAsString();
   }
 
   v1::EvaluateRequest request_;

@@ -65,12 +65,5 @@ TEST(SideBySideTest, ReturnsWhenAllHaveReturned) {
   EXPECT_TRUE(helped);
 }
 
-TEST(SideBySideTest, OneLaneNeedsNoWorker) {
-  WorkerPool workers(1);
-  int called = 0;
-  SideBySide(&workers, "run", 1, [&](size_t lane) { called += lane == 0; });
-  EXPECT_EQ(called, 1);
-}
-
 }  // namespace
 }  // namespace sis

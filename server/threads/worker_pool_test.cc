@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <latch>
 #include <map>
@@ -13,47 +12,6 @@
 
 namespace sis {
 namespace {
-
-TEST(WorkerPoolTest, OneThreadKeepsTheOrder) {
-  std::vector<int> order;
-  {
-    WorkerPool pool(1);
-    for (int i = 0; i < 1000; ++i) pool.Schedule("run", [&order, i] { order.push_back(i); });
-  }
-  ASSERT_EQ(order.size(), 1000);
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
-}
-
-TEST(WorkerPoolTest, ThreadsWorkSideBySide) {
-  std::latch all_started(3);  // passed only if three run concurrently
-  std::atomic<int> done = 0;
-  {
-    WorkerPool pool(3);
-    for (int i = 0; i < 3; ++i) {
-      pool.Schedule("run", [&] {
-        all_started.arrive_and_wait();
-        ++done;
-      });
-    }
-  }
-  EXPECT_EQ(done, 3);
-}
-
-TEST(WorkerPoolTest, WorkMayScheduleWork) {
-  std::atomic<int> done = 0;
-  {
-    WorkerPool pool(2);
-    std::latch inner(1);
-    pool.Schedule("run", [&] {
-      pool.Schedule("run", [&] {
-        ++done;
-        inner.count_down();
-      });
-    });
-    inner.wait();
-  }
-  EXPECT_EQ(done, 1);
-}
 
 TEST(WorkerPoolTest, IdleWorkWaitsForAllOther) {
   std::vector<int> order;
@@ -101,15 +59,6 @@ TEST(WorkerPoolTest, IdleWorkWithoutEndKeepsNoDestructorWaiting) {
   }
 }
 
-TEST(WorkerPoolTest, TheDestructorRunsScheduledWork) {
-  std::atomic<int> done = 0;
-  {
-    WorkerPool pool(2);
-    for (int i = 0; i < 500; ++i) pool.Schedule("run", [&] { ++done; });
-  }
-  EXPECT_EQ(done, 500);
-}
-
 // Schedules work while the only thread is busy. Returns the order in which it runs.
 std::vector<std::string> OrderOf(const std::vector<std::string>& scheduled) {
   std::vector<std::string> order;
@@ -123,11 +72,6 @@ std::vector<std::string> OrderOf(const std::vector<std::string>& scheduled) {
     busy.count_down();
   }
   return order;
-}
-
-TEST(WorkerPoolTest, RunsTakeTurns) {
-  EXPECT_EQ(OrderOf({"a", "a", "a", "a", "b", "c", "c"}),
-            (std::vector<std::string>{"a", "b", "c", "a", "c", "a", "a"}));
 }
 
 TEST(WorkerPoolTest, NoRunStartsTwiceWhileAnotherWaits) {

@@ -100,22 +100,6 @@ TEST_F(EvictUnreadTest, AKeptSequenceStaysUntilItsDeadlineWithoutItsTrainer) {
   EXPECT_FALSE(Has("a"));
 }
 
-TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
-  run_->Keep(std::vector<SequenceName>{{"a", 0}, {"b", 0}, {"c", 0}}, absl::Hours(1));
-  v1::AppendBatch batch;
-  for (const std::string id : {"d", "a", "e"}) {
-    *batch.add_entries() = EntryOf(*run_, records_.Block(id));
-  }
-  Ingest ingest = *Ingest::Open(cache_.runs, HeaderOf(*run_));
-  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(ingest, batch);
-  ASSERT_TRUE(response.ok()) << response.status();
-  const auto code = [&](int i) { return static_cast<StatusCode>(response->acks(i).code()); };
-  EXPECT_EQ(code(0), StatusCode::kResourceExhausted);
-  EXPECT_EQ(code(1), StatusCode::kOk);
-  EXPECT_EQ(code(2), StatusCode::kResourceExhausted);
-  EXPECT_EQ(run_->Describe().sequences, 3);
-}
-
 TEST_F(EvictUnreadTest, AnEntryThatCanNeverFitEvictsNothing) {
   const auto refused = [&](const RecordedBlock& block, sis::Run& run) {
     EXPECT_EQ(AppendBlock(cache_, run, block).code(),
@@ -130,22 +114,6 @@ TEST_F(EvictUnreadTest, AnEntryThatCanNeverFitEvictsNothing) {
   const auto small = cache_.CreateRun("small", config);
   refused(generator.NextRecords(64).Block("a", 32, 0, 0, 64), *small);
   EXPECT_EQ(run_->Describe().sequences, 3);
-}
-
-// Eight times what there is room for, and a trainer that reads each once.
-TEST_F(NoRoomTest, NothingIsLostToATrainerThatReadsAll) {
-  std::vector<std::string> acked = {"a", "b", "c"};
-  size_t read = 0;
-  for (int i = 0; i < 24; ++i) {
-    const std::string id = std::to_string(i);
-    while (Append(id) != StatusCode::kOk) {
-      ASSERT_LT(read, acked.size());
-      EXPECT_TRUE(Has(acked[read])) << acked[read];
-      run_->Find({acked[read++], 0});
-    }
-    acked.push_back(id);
-  }
-  EXPECT_EQ(evicted_unread(), 0);
 }
 
 }  // namespace

@@ -342,29 +342,6 @@ TEST_P(DurableRunsTest, DamagedStepsAreLeftOut) {
   EXPECT_THAT(Accepted(**replica.Find("first")), testing::ElementsAre(5, 7));
 }
 
-TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {
-  {
-    Replica replica = Start();
-    for (const char* id : {"good", "also-good", "large"}) {
-      ASSERT_TRUE(replica.Create(id).ok());
-      ASSERT_TRUE(replica.Append(id).ok());
-    }
-  }
-  for (const BadRecord& bad : BadRecords()) {
-    PutRecord({bad.run_id, 3, 0, bad.config}, bad.damaged);
-    ASSERT_TRUE(PutOne(*Open(*backing_), {bad.run_id, 3, "s", 0}, Block(0, 1, "rows")).ok());
-  }
-  for (int start = 0; start < 2; ++start) {
-    Replica replica = Start();
-    EXPECT_EQ(replica.recovered().runs, 3);
-    EXPECT_EQ(replica.runs().Quarantined().size(), BadRecords().size());
-  }
-  // The runs' records stay.
-  for (const BadRecord& bad : BadRecords()) {
-    EXPECT_TRUE(Open(*backing_)->Load({bad.run_id, 3, "s", 0}).ok()) << bad.run_id;
-  }
-}
-
 TEST_P(DurableRunsTest, ARunAboveALimitThatWasLoweredIsThereWhenItIsRaised) {
   {
     Replica replica = Start();
