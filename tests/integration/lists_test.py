@@ -73,7 +73,7 @@ class ListsTest(unittest.TestCase):
         with self.assertRaises(sis.NotFound):
             client.list_steps(sis.Run("nowhere", 1, run.config))
         with self.assertRaisesRegex(ValueError, "draws: must not be given together"):
-            client.list_steps(run, draws=[1], limit=1)
+            client.list_steps(run, draws=[1], after=1)
 
     def test_a_killed_server_has_lost_no_more_than_the_last_seconds(self):
         """With RocksDB: what was stored before is there again, and goes on."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Iterable, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple, Union
-
-import grpc
+from typing import Dict, Iterable, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 from sis import _append as append_module
 from sis import _spans
@@ -67,8 +65,7 @@ class Client:
         address: Union[str, Sequence[str]],
         *,
         timeout: Optional[float] = 60.0,
-        credentials: Union[Credentials, grpc.ChannelCredentials, None] = None,
-        options: Sequence[Tuple[str, Any]] = (),
+        credentials: Optional[Credentials] = None,
         reopen_runs: bool = True,
     ) -> None:
         """Makes a client. Sends nothing yet.
@@ -82,21 +79,17 @@ class Client:
             timeout: Seconds that a call, or the ack of an appended batch, may take; None: no limit. The messages of an
                 evaluate to one server count as one call.
             credentials: TLS, and the identity of the client. None: those of the environment
-                (Credentials.from_environment). Credentials of grpc.ssl_channel_credentials are accepted too.
-            options: gRPC channel arguments, in addition to unlimited message sizes and a short pause between attempts
-                to connect.
+                (Credentials.from_environment).
             reopen_runs: Whether to open a run again on a server that has lost it. A program that only reads leaves that
                 to trainers and workers.
         """
         self._owner = Owner()
         self._servers: Union[SingleServer, Replicas]
         if isinstance(address, str):
-            self._servers = SingleServer(address, timeout, credentials, options, reopen_runs=reopen_runs)
+            self._servers = SingleServer(address, timeout, credentials, reopen_runs=reopen_runs)
         else:
             names = list(address)
-            servers = [
-                SingleServer(name, timeout, credentials, options, CircuitBreaker(), reopen_runs) for name in names
-            ]
+            servers = [SingleServer(name, timeout, credentials, CircuitBreaker(), reopen_runs) for name in names]
             self._servers = Replicas(names, servers)
 
     @property
@@ -232,7 +225,6 @@ class Client:
         *,
         draws: Optional[Iterable[int]] = None,
         after: Optional[int] = None,
-        limit: Optional[int] = None,
     ) -> Steps:
         """Lists the totals of draws over all ranks. Each position counts once.
 
@@ -243,30 +235,27 @@ class Client:
             draws: The draws to return, with their distributions. None: all kept draws, without distributions, in the
                 order in which they began. A trainer that resumed goes back to smaller draws.
             after: Only lists draws that began after this draw. None, or a draw that is not kept: from the oldest draw.
-            limit: Maximum number of draws to list. None: no maximum.
 
         Returns:
             The steps by draw.
 
         Raises:
-            ValueError: `draws` is given together with `after` or `limit`.
+            ValueError: `draws` is given together with `after`.
             sis.NotFound: Nothing was counted for one of `draws`, or the run is unknown.
         """
         steps: Dict[int, Step] = {}
         unanswered: Set[int] = set()
         if draws is not None:
-            if after is not None or limit is not None:
-                raise ValueError("draws: must not be given together with after or limit")
+            if after is not None:
+                raise ValueError("draws: must not be given together with after")
             for draw in draws:
                 response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
                 steps[draw] = Step.from_proto(response)
                 unanswered.update(response.unanswered)
             return Steps(steps, sorted(unanswered))
         more = True
-        while more and (limit is None or len(steps) < limit):
-            # 0: as many as the server lists at most.
-            page = 0 if limit is None else min(1000, limit - len(steps))
-            listing = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page))
+        while more:
+            listing = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto(), after=after))
             steps.update({kept.draw: Step.from_proto(kept.step) for kept in listing.steps})
             unanswered.update(listing.unanswered)
             more = listing.more
@@ -284,20 +273,19 @@ class Client:
             answer if isinstance(answer, Error) else read(ServerState, answer) for answer in self._service.get_servers()
         )
 
-    def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None, limit: int = 0) -> Sequences:
-        """Lists sequences that the servers have in memory, page by page.
+    def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None) -> Sequences:
+        """Lists sequences that the servers have in memory, page by page, at most 1000 in a page.
 
         Sequences that only a store has are not listed. Listing a sequence does not count as reading it.
 
         Args:
             run: The run.
             after: The last sequence of the page before; it may be gone.
-            limit: Maximum number of sequences, at most 1000; 0: 1000.
 
         Returns:
             A page; its `more` is true if there are further sequences.
         """
-        request = pb.ListSequencesRequest(run=run.to_proto(), limit=limit)
+        request = pb.ListSequencesRequest(run=run.to_proto())
         if after is not None:
             request.after.CopyFrom(SequenceRef.of(after).to_proto())
         page = self._service.ListSequences(request)

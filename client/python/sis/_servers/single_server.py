@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
 
 import grpc
 
@@ -95,8 +95,7 @@ class SingleServer:
         self,
         address: str,
         timeout: Optional[float],
-        credentials: Union[Credentials, grpc.ChannelCredentials, None],
-        options: Sequence[Tuple[str, Any]],
+        credentials: Optional[Credentials],
         breaker: Optional[CircuitBreaker] = None,
         reopen_runs: bool = True,
     ) -> None:
@@ -107,11 +106,7 @@ class SingleServer:
             breaker: For one of several replicas.
             reopen_runs: See sis.Client.
         """
-        channel_options = [*_CHANNEL_OPTIONS, *options]
-        if isinstance(credentials, grpc.ChannelCredentials):
-            self._channel = grpc.secure_channel(address, credentials, channel_options)
-        else:
-            self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
+        self._channel = (credentials or Credentials.from_environment()).channel(address, _CHANNEL_OPTIONS)
         self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
         self._timeout = timeout
         self._breaker = breaker
