@@ -27,6 +27,11 @@ class SequenceRef(NamedTuple):
     id: str
     attempt: int = 0
 
+    @property
+    def name(self) -> str:
+        """The id for people, with the attempt if it is not the first."""
+        return self.id if self.attempt == 0 else f"{self.id} attempt {self.attempt}"
+
     @staticmethod
     def of(sequence: SequenceLike) -> SequenceRef:
         """Returns the reference of a name, or of a name and an attempt.

@@ -187,12 +187,8 @@ def _signed(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:+.4f}"
 
 
-def _name(sequence: SequenceRef) -> str:
-    return sequence.id if sequence.attempt == 0 else f"{sequence.id} attempt {sequence.attempt}"
-
-
 def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[RenderableType]:
-    name = of("sequence", _name)
+    name = of("sequence.name")
     sequences = {
         "SEQUENCE": name,
         "DRAW": of("draw"),

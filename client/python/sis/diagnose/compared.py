@@ -8,8 +8,9 @@ from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from sis import _ragged
 from sis.diagnose.decisions import Decisions
-from sis.diagnose.lists import Lists, spans
+from sis.diagnose.lists import Lists
 from sis.diagnose.recordings import Pair, Recording
 
 # Nats. abs(log w) is limited as in the service's sums.
@@ -20,7 +21,7 @@ def equal_tokens(a: Recording, b: Recording, shift: int = 0) -> np.ndarray:
     """Returns, int64 [S], how many tokens of A, from the first on, B has `shift` positions later."""
     skip_a, skip_b = max(0, -shift), max(0, shift)
     counts = np.maximum(0, np.minimum(a.lengths - skip_a, b.lengths - skip_b))
-    differ = a.sampled[spans(a.starts + skip_a, counts)] != b.sampled[spans(b.starts + skip_b, counts)]
+    differ = a.sampled[_ragged.places(a.starts + skip_a, counts)] != b.sampled[_ragged.places(b.starts + skip_b, counts)]
     starts = np.cumsum(counts) - counts
     places = np.append(np.flatnonzero(differ), len(differ))
     return np.minimum(places[np.searchsorted(places, starts)] - starts, counts)
@@ -62,8 +63,8 @@ class Compared:
         self.counts = counts
         self.starts = np.cumsum(counts) - counts
         self.sequences = np.repeat(np.arange(len(counts)), counts)
-        self.positions = spans(np.zeros(len(counts), np.int64), counts)
-        self.at_a, self.at_b = spans(pair.a.starts, counts), spans(pair.b.starts, counts)
+        self.positions = _ragged.places(np.zeros(len(counts), np.int64), counts)
+        self.at_a, self.at_b = _ragged.places(pair.a.starts, counts), _ragged.places(pair.b.starts, counts)
         self.a_sampled = pair.a.sampled[self.at_a]
         self.a_lists, self.b_lists = pair.a.lists.take(self.at_a), pair.b.lists.take(self.at_b)
 
@@ -204,7 +205,7 @@ class Part:
     @functools.cached_property
     def positions(self) -> np.ndarray:
         """int64. The indices of the compared positions."""
-        return spans(self.compared.starts[self.sequences], self.compared.counts[self.sequences])
+        return _ragged.places(self.compared.starts[self.sequences], self.compared.counts[self.sequences])
 
     @functools.cached_property
     def by_sequence(self) -> List[Tuple[int, slice]]:
@@ -220,7 +221,7 @@ class Part:
         """Returns the indices of the tokens whose positions, ascending `rows`, are in this part."""
         starts = self.compared.starts[self.sequences]
         first = np.searchsorted(rows, starts)
-        return spans(first, np.searchsorted(rows, starts + self.compared.counts[self.sequences]) - first)
+        return _ragged.places(first, np.searchsorted(rows, starts + self.compared.counts[self.sequences]) - first)
 
     @functools.cached_property
     def is_gathered(self) -> bool:

@@ -5,13 +5,14 @@ They follow docs/numerics.md, except for exponentials, which are numpy's.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Dict, Optional, Union
 
 import numpy as np
 
-from sis.diagnose.lists import Lists, spans
+from sis import _ragged
+from sis._evaluation import Decision
+from sis.diagnose.lists import Lists
 
 if TYPE_CHECKING:
     from sis.diagnose.compared import Compared
@@ -23,13 +24,6 @@ _MAX_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100
 # Maximum that a position adds to a sum, in nats.
 _LARGEST = 64.0
-
-
-class Decision(enum.IntEnum):
-    ACCEPTED = 1
-    REJECTED = 2
-    OUTSIDE_TOP_K = 3
-    MISSING = 4
 
 
 # For people and programs.
@@ -169,7 +163,7 @@ def _flushed(values: np.ndarray) -> np.ndarray:
 def _uniforms(counts: np.ndarray, seed: int) -> np.ndarray:
     """Returns 32-bit words, uint64 [C], of draw 0 (docs/numerics.md, section 6)."""
     keys = np.asarray([_sequence_key(seed, str(i)) for i in range(len(counts))], np.uint64).repeat(counts)
-    positions = spans(np.zeros(len(counts), np.int64), counts).astype(np.uint64)
+    positions = _ragged.places(np.zeros(len(counts), np.int64), counts).astype(np.uint64)
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     key0, key1 = keys & low, keys >> shift
     c0, c1, c2, c3 = positions >> np.uint64(2), np.zeros_like(keys), np.zeros_like(keys), np.ones_like(keys)

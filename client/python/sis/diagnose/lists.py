@@ -7,15 +7,10 @@ from typing import Optional, Tuple
 
 import numpy as np
 
+from sis import _ragged
+
 # Ids are below 2^24 (-1 for none), so a row and an id make one number.
 _ROW = 1 << 25
-
-
-def spans(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the indices [start, start + count) of every range, one range after the other."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
 
 
 class Lists:
@@ -69,7 +64,7 @@ class Lists:
         """Returns the lists of these rows, in their order."""
         if len(rows) == len(self) and (rows == np.arange(len(self))).all():
             return self
-        tokens = spans(self.starts[rows], self.counts[rows])
+        tokens = _ragged.places(self.starts[rows], self.counts[rows])
         return Lists(self.counts[rows], self.ids[tokens], self.log_probs[tokens], self.probs[tokens])
 
     def first(self, default: float) -> np.ndarray:

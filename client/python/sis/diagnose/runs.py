@@ -12,13 +12,13 @@ import numpy as np
 from sis._ages import AgeAdvice, AgeTotals, age_advice
 from sis._client import Client
 from sis.diagnose.compared import Compared
-from sis.diagnose.decisions import Decision, Decisions
+from sis.diagnose.decisions import Decisions
 from sis.diagnose.diagnosis import Diagnosis, diagnose_tokens
 from sis.diagnose.difference import LeftOut
 from sis.diagnose.lists import Lists, ranked
 from sis.diagnose.recordings import Pair, Recording
 from sis._errors import Error, NotFound
-from sis._evaluation import Decision as ServersDecision
+from sis._evaluation import Decision
 from sis._inspection import InspectedSequence, RunInspection, SequenceInspection
 from sis._plain_json import plain
 from sis._records import MissingReason, SequenceRef
@@ -91,7 +91,7 @@ def diagnose_inspected(
 ) -> RunDiagnosis:
     """Does the same with what the server keeps of a run. ages: Step.ages of its last draws."""
     kept, not_asked = _inspect(status, overview, inspect)
-    names = tuple(_name_of(sequence) for sequence, _ in kept)
+    names = tuple(sequence.name for sequence, _ in kept)
     youngest = [
         int(inspection.staleness[scored].min())
         for _, inspection in kept
@@ -139,10 +139,6 @@ def _inspect(
         positions += sequence.positions
         kept.append((sequence.sequence, inspection))
     return kept, not_asked
-
-
-def _name_of(sequence: SequenceRef) -> str:
-    return sequence.id if sequence.attempt == 0 else f"{sequence.id} attempt {sequence.attempt}"
 
 
 def _filter_of(sampling: Optional[Sampling]) -> str:
@@ -250,8 +246,8 @@ def _count_left_out(inspection: SequenceInspection, scored: np.ndarray, counts: 
     """Adds the positions without a ratio of one sequence, each once."""
     before, end = inspection.first_position, inspection.first_position + len(scored)
     cut_begin, cut_end = inspection.cut_begin, inspection.cut_end
-    missing = inspection.decisions == ServersDecision.MISSING
-    masked = inspection.decisions == ServersDecision.MASKED
+    missing = inspection.decisions == Decision.MISSING
+    masked = inspection.decisions == Decision.MASKED
     for reason, count in zip(*np.unique(inspection.missing_reasons[missing], return_counts=True)):
         counts[f"missing_{MissingReason(int(reason)).name.lower()}"] += int(count)
     counts["masked"] += int(masked.sum())

@@ -8,9 +8,9 @@ from typing import Callable, NamedTuple, Tuple
 
 import numpy as np
 
+from sis import _ragged
 from sis.diagnose.check import AT_MOST, Check
 from sis.diagnose.compared import Compared, Part, equal_tokens
-from sis.diagnose.lists import spans
 from sis.diagnose.recordings import Recording
 
 _SHIFTS = (1, -1, 2, -2, 3, -3)
@@ -250,7 +250,7 @@ def check_sampled_column(part: Part) -> Check:
     pair = part.compared.pair
     for name, recording in (("A", pair.a), ("B", pair.b)):
         flags = part.compared.cached(f"contradictions {name}", functools.partial(_contradictions, recording))
-        at = spans(recording.starts[part.sequences], recording.lengths[part.sequences])
+        at = _ragged.places(recording.starts[part.sequences], recording.lengths[part.sequences])
         comparable, listed, contradicts, most_probable = flags[:, at]
         if name == "B" and part.is_gathered:
             # Tokens outside such a list may be more probable than those in it.

@@ -6,7 +6,7 @@ import numpy as np
 
 from sis.diagnose.check import Check, Moments
 from sis.diagnose.compared import Compared
-from sis.diagnose.decisions import Decision
+from sis._evaluation import Decision
 from sis.diagnose.difference import BEYOND_NOISE
 
 _ENOUGH = 20

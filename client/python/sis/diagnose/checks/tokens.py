@@ -8,9 +8,10 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from sis import _ragged
 from sis.diagnose.check import AT_MOST, Check, Moments
 from sis.diagnose.compared import equal_tokens
-from sis.diagnose.lists import Lists, spans
+from sis.diagnose.lists import Lists
 from sis.diagnose.recordings import Pair, Recording, shown
 
 # A tokenizer's own letters for what can't be seen, which some engines decode and others don't.
@@ -63,8 +64,8 @@ def check_token_numbers(pair: Pair) -> Check:
     )
     a, b = pair.a.lists, pair.b.lists
     counts = np.minimum(pair.a.lengths, pair.b.lengths)
-    here, there = spans(pair.a.starts, counts), spans(pair.b.starts, counts)
-    is_last = spans(np.ones(len(counts), np.int64), counts) == np.repeat(pair.b.lengths, counts)
+    here, there = _ragged.places(pair.a.starts, counts), _ragged.places(pair.b.starts, counts)
+    is_last = _ragged.places(np.ones(len(counts), np.int64), counts) == np.repeat(pair.b.lengths, counts)
     listed = (a.counts[here] > 0) & (b.counts[there] > 0)
     here, there, is_last = here[listed], there[listed], is_last[listed]
     followed = np.flatnonzero(~is_last)
