@@ -1,18 +1,13 @@
 """Trains asynchronously without max_staleness, and with the one that the first training's diagnosis advises. tools/demo
 --ages builds and calls it, with sis_server on PATH."""
 
-import argparse
 import dataclasses
 import functools
-import pathlib
 import sys
-
-import torch
 
 import sis
 import sis.diagnose
-from client.demo import progress, report, trainer
-from client.demo.trainings import Trainings
+from client.demo import progress, trainer, trainings
 
 SEEDS = 6
 SETTINGS = trainer.Settings(rollouts=200, prompts=17, updates=34, asynchronous=True, learning_rate=2e-3, bits=0)
@@ -38,7 +33,7 @@ def train_all(settings, seeds, address, shown):
         for name, (arm, limited, drops) in ARMS.items():
             changed = dataclasses.replace(settings, max_staleness=advised if limited else None, drops_stale=drops)
             run = f"{arm}-{seed}-{len(made)}"
-            made[name] = trainings.train(name, address, run, arm, seed, changed, start)
+            made[name] = pool.train(name, address, run, arm, seed, changed, start)
             if name == "with SIS":
                 with sis.Client(address) as client:
                     advice = sis.diagnose.diagnose_run(client, run).ages
@@ -46,29 +41,17 @@ def train_all(settings, seeds, address, shown):
                 shown.say(f"Seed {seed}: {advice.text}")
         return made
 
-    with Trainings(settings.rollouts * len(seeds) * len(ARMS), shown) as trainings:
-        found = trainings.results({seed: functools.partial(train_seed, seed) for seed in seeds})
+    with trainings.Trainings(settings.rollouts * len(seeds) * len(ARMS), shown) as pool:
+        found = pool.results({seed: functools.partial(train_seed, seed) for seed in seeds})
     return {name: {seed: found[seed][name] for seed in seeds} for name in ARMS}
 
 
 def run(settings, first_seed, count, output, shown):
     """Writes the report into the folder `output`; returns report.Found."""
-    torch.set_num_threads(1)
-    with sis.local_server() as server:
-        report.say_server(server, shown)
-        found = train_all(settings, range(first_seed, first_seed + count), server.address, shown)
     setting = _SETTING.format(updates=settings.updates, oldest=settings.updates - 1)
-    report.write(output, "Old rollouts, without and with max_staleness", setting, found)
-    return found
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="folder of report.html")
-    parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    given = parser.parse_args()
-    return progress.run(lambda shown: run(SETTINGS, given.seed, SEEDS, given.output, shown))
+    job = lambda address: train_all(settings, range(first_seed, first_seed + count), address, shown)
+    return trainings.reported(job, "Old rollouts, without and with max_staleness", setting, output, shown)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(progress.main(__doc__, lambda given, shown: run(SETTINGS, given.seed, SEEDS, given.output, shown)))

@@ -1,16 +1,10 @@
 """Trains a small transformer with and without SIS, through a server, and reports what was measured. tools/demo
 builds and calls it, with sis_server on PATH."""
 
-import argparse
 import functools
-import pathlib
 import sys
 
-import torch
-
-import sis
-from client.demo import progress, report, trainer
-from client.demo.trainings import Trainings
+from client.demo import progress, trainer, trainings
 
 SEEDS = 2
 _SETTING = (
@@ -24,12 +18,12 @@ _SETTING = (
 
 def train_all(settings, seeds, address, shown):
     """Trains each arm with each seed; returns report.Found."""
-    with Trainings(settings.rollouts * len(seeds) * len(trainer.ARMS), shown) as trainings:
-        starts = trainings.results({seed: functools.partial(trainer.warmed_up, settings, seed) for seed in seeds})
-        found = trainings.results(
+    with trainings.Trainings(settings.rollouts * len(seeds) * len(trainer.ARMS), shown) as pool:
+        starts = pool.results({seed: functools.partial(trainer.warmed_up, settings, seed) for seed in seeds})
+        found = pool.results(
             {
                 (name, seed): functools.partial(
-                    trainings.train, name, address, f"{arm}-{seed}", arm, seed, settings, starts[seed]
+                    pool.train, name, address, f"{arm}-{seed}", arm, seed, settings, starts[seed]
                 )
                 for seed in seeds
                 for arm, name in trainer.ARMS.items()
@@ -41,23 +35,10 @@ def train_all(settings, seeds, address, shown):
 def run(settings, first_seed, output, shown):
     """Writes the report into the folder `output`; returns report.Found."""
     seeds = range(first_seed, first_seed + SEEDS)
-    # Trainings run side by side instead.
-    torch.set_num_threads(1)
-    with sis.local_server() as server:
-        report.say_server(server, shown)
-        found = train_all(settings, seeds, server.address, shown)
     title = "GRPO with and without SIS, on rollouts of rounded weights"
-    report.write(output, title, _SETTING.format(**vars(settings)), found)
-    return found
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="folder of report.html")
-    parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    given = parser.parse_args()
-    return progress.run(lambda shown: run(trainer.Settings(), given.seed, given.output, shown))
+    job = lambda address: train_all(settings, seeds, address, shown)
+    return trainings.reported(job, title, _SETTING.format(**vars(settings)), output, shown)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(progress.main(__doc__, lambda given, shown: run(trainer.Settings(), given.seed, given.output, shown)))

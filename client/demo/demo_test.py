@@ -6,8 +6,6 @@ import io
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -141,14 +139,6 @@ class AgesTest(unittest.TestCase):
         self.assertEqual(limited.d[first], dropping.d[first])
         self.assertNotEqual(limited.d[first], without.d[first])
         self.assertNotEqual(limited.d[first + 1], dropping.d[first + 1])
-
-
-class ReadmeTest(unittest.TestCase):
-    def test_the_loop_of_the_readme_runs_as_it_stands(self):
-        *_, loop = re.findall(r"```python\n(.*?)```", pathlib.Path("README.md").read_text(encoding="utf-8"), re.DOTALL)
-        done = subprocess.run([sys.executable, "-c", loop], capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"^accepted \d+%, D 0\.\d+, D_SIS 0\.\d+\n$")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Trains a language model with real engines, with and without SIS: two short trainings of sums. tools/demo --llm
 builds and calls it, with sis_server on PATH."""
 
-import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -120,14 +119,6 @@ def _curves(updates, rollouts, per_rollout):
     return report.Curves(means("reward"), means("accept_rate"), means("d"), means("d_sis"))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", required=True, help="the interpreter with vLLM and TRL")
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="folder of report.html")
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    return progress.run(lambda shown: run(given.seed, SETTINGS, given.python, given.output, shown))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    job = lambda given, shown: run(given.seed, SETTINGS, given.python, given.output, shown)
+    sys.exit(progress.main(__doc__, job, python="the interpreter with vLLM and TRL"))

@@ -1,5 +1,7 @@
 """Progress and exit status of the demonstrations."""
 
+import argparse
+import pathlib
 import shutil
 import signal
 import sys
@@ -38,15 +40,21 @@ class Progress:
         self._stream.flush()
 
 
-def run(main_job: Callable[[Progress], None]) -> int:
-    """Calls it, and returns the exit status. Interrupted, or where the terminal is closed, all
-    context managers are left, so that servers and processes end; a RuntimeError or a ValueError is
-    said."""
+def main(description: str, job: Callable[[argparse.Namespace, Progress], None], **required: str) -> int:
+    """Calls the job with the program's arguments: output, seed and those of `required`, which are helps by name. Returns
+    the exit status. Interrupted, or where the terminal is closed, all context managers are left, so that servers and
+    processes end; a RuntimeError or a ValueError is said."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="folder of report.html")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    for name, told in required.items():
+        parser.add_argument(f"--{name}", required=True, help=told)
+    given = parser.parse_args()
     for ending in _ENDINGS:
         signal.signal(ending, _interrupt)
     progress = Progress(sys.stdout)
     try:
-        main_job(progress)
+        job(given, progress)
     except KeyboardInterrupt:
         progress.say("Interrupted.")
         return 130

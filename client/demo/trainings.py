@@ -5,8 +5,22 @@ import itertools
 import os
 import threading
 
+import torch
+
 import sis
 from client.demo import report, trainer
+
+
+def reported(train_all, title, setting, output, shown):
+    """Calls train_all(address of a server), writes the report of its report.Found into the folder `output`, and returns
+    it."""
+    # Trainings run side by side instead.
+    torch.set_num_threads(1)
+    with sis.local_server() as server:
+        report.say_server(server, shown)
+        found = train_all(server.address)
+    report.write(output, title, setting, found)
+    return found
 
 
 class Trainings(concurrent.futures.ThreadPoolExecutor):
