@@ -42,7 +42,8 @@ export function share(value) {
   if (!isNumber(value)) return NONE;
   const percent = 100 * value;
   if (percent !== 0 && Math.abs(percent) < 0.1) return `${percent.toPrecision(2)}%`;
-  return `${percent.toFixed(percent > 99.95 && percent < 100 ? 2 : 1)}%`;
+  // A share below 1 must not read as 100%.
+  return percent > 99.95 && percent < 100 ? `${Math.min(percent, 99.99).toFixed(2)}%` : `${percent.toFixed(1)}%`;
 }
 
 /** Nats, or any plain number, with at most `digits` significant digits. */
