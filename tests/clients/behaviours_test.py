@@ -25,6 +25,8 @@ from tests.clients.python_client import PythonClient
 
 PAGE = pathlib.Path("docs/faults.md")
 PATIENCE = 30.0  # seconds
+# The source tree, to which Bazel links: the client's tests would be a second package "tests" here.
+ROOT = pathlib.Path(os.path.realpath(__file__)).parents[2]
 
 
 class Behaviour:
@@ -36,6 +38,24 @@ class Behaviour:
         self.servers = int(self.settings.get("servers", 1))
         # Each with its outcome.
         self.lines = [line.partition(" -> ")[::2] for line in lines[len(settings) :] if line]
+
+
+# Tests of the rows of the page's table, by the event: situations of behaviours.txt, and methods in files.
+TABLE = {
+    "a server restarts": ["the server is killed and comes back empty"],
+    "a replica is down": [
+        "one of several servers without a shared store is killed",
+        "one of several servers comes back empty",
+    ],
+    "a deadline passes": ["the server does not answer"],
+    "a server is full": ["a block is larger than the run's quota"],
+    "a process forks": ["client/python/tests/processes_test.py: test_fork"],
+    "Ctrl-C": ["client/python/tests/processes_test.py: test_interrupt"],
+    "`spawn`, an actor of Ray": [
+        "client/python/tests/processes_test.py: test_spawn",
+        "client/python/tests/verl/ray_cases.py: test_an_actor_makes_its_own_client",
+    ],
+}
 
 
 BEHAVIOURS = list(map(Behaviour, pathlib.Path("tests/clients/behaviours.txt").read_text().split("\n## ")[1:]))
@@ -145,6 +165,16 @@ class BehavioursTest(unittest.TestCase):
     def test_the_page_shows_the_table(self):
         listed = [f"- {each.situation}: {each.outcome}" for each in BEHAVIOURS if each.outcome]
         self.assertEqual([line for line in PAGE.read_text().splitlines() if line.startswith("- ")], listed)
+
+    def test_each_row_of_the_table_has_tests(self):
+        events = re.findall(r"^\| (?!event)([^|]+) \|", PAGE.read_text(), re.M)
+        self.assertEqual(events, list(TABLE))
+        for name in itertools.chain(*TABLE.values()):
+            file, _, method = name.partition(": ")
+            if method:
+                self.assertIn(f"def {method}(self)", (ROOT / file).read_text())
+            else:
+                self.assertIn(name, self.plays)
 
 
 def _test(behaviour):
