@@ -315,7 +315,7 @@ class OneTurn:
         connection = await asyncio.to_thread(self._process.connected, args)
         if sample.response_length:
             _begin_anew(sample)
-        request = _Request(connection.top_k)
+        request = _Request(connection.config.top_k)
         # Each sample has a task of its own, or waits for the one before it.
         of_before = self._request.set(request)
         try:

@@ -58,7 +58,7 @@ async def generate(input: GenerateFnInput) -> GenerateFnOutput:
     if payload is None:
         sample.status = status
         return GenerateFnOutput(samples=sample)
-    payload["top_logprobs_num"] = connection.top_k
+    payload["top_logprobs_num"] = connection.config.top_k
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
     # As Miles's own function does.
     by_session = args.sglang_router_policy == "consistent_hashing" and sample.session_id

@@ -250,7 +250,7 @@ class SlimeFamilyCase:
     def test_weight_updates_are_policy_versions(self):
         args = self.args()
         run = lambda: self.client.get_run(args.sis["run"])
-        for told, version, sequences in (("default", 0, 0), ("2", 2, 1), ("2", 2, 2), ("3", 3, 3)):
+        for told, version, sequences in (("default", 0, 1), ("2", 2, 2), ("2", 2, 3), ("3", 3, 4)):
             self.engine.weight_version = told
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")
