@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import torch
 
 
-class LogitTransform(NamedTuple):
+@dataclass(frozen=True)
+class LogitTransform:
     """A transform of each logit: first the scale, then the cap.
 
     Attributes:

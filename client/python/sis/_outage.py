@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Any, Callable, Set
+from typing import Callable, Optional, Set, TypeVar
 
 import grpc
 
 from sis import _errors
+
+_Answer = TypeVar("_Answer")
 
 
 class Outage:
@@ -35,7 +37,7 @@ class Outage:
         with self._lock:
             self._lost.discard(kind)
 
-    def asked(self, loss: str, call: Callable[[], Any]) -> Any:
+    def asked(self, loss: str, call: Callable[[], _Answer]) -> Optional[_Answer]:
         """Returns the result of `call`, or None if it is lost: no server is reachable, or none has space. Raises
         other errors."""
         try:

@@ -57,7 +57,7 @@ class Check:
 
 
 class Moments(NamedTuple):
-    count: int
+    number: int
     # Both NaN without a value; the error is the mean's.
     mean: float
     standard_error: float

@@ -57,10 +57,10 @@ def measure(part: Part) -> DifferenceSize:
     compared, at = part.compared, part.positions
     d = Moments.of(compared.deviations[at])
     lists = Moments.of(compared.total_variations[at[compared.has_lists[at]]]).mean
-    if d.count == 0:
+    if d.number == 0:
         return DifferenceSize(0, 0.0, 0.0, lists, "", "No position has a ratio.")
     level = "equal" if d.mean == 0 else _level_of(d.mean).level
-    return DifferenceSize(d.count, d.mean, d.standard_error, lists, level, _meaning(d, lists))
+    return DifferenceSize(d.number, d.mean, d.standard_error, lists, level, _meaning(d, lists))
 
 
 def _level_of(mean: float) -> _Level:
@@ -76,7 +76,7 @@ def _meaning(d: Moments, lists: float) -> str:
     high = _level_of(d.mean + 2 * d.standard_error)
     if low != high:
         other = low if low != level else high
-        meaning += f" (with {d.count} positions it can't be told from that of {other.name})"
+        meaning += f" (with {d.number} positions it can't be told from that of {other.name})"
     if lists >= BEYOND_NOISE:
         meaning += f"; but the lists differ by {lists:.2g} (total variation)"
     return meaning + "."

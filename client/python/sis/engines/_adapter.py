@@ -129,8 +129,12 @@ class Columns(NamedTuple):
         own = _arrays.float32("sampled_log_probs", self.sampled_log_probs, (len(ids),))
         largest = np.iinfo(np.int32).max if vocabulary_size is None else vocabulary_size - 1
         bound = f"must be in [0, {largest}]"
+
+        def outside(values: np.ndarray) -> np.ndarray:
+            return np.logical_or(values < 0, values > largest)
+
         causes: List[_Cause] = [
-            ((sampled < 0) | (sampled > largest), np.nan, lambda row: f"sampled token {sampled[row]}, {bound}"),
+            (outside(sampled), np.nan, lambda row: f"sampled token {sampled[row]}, {bound}"),
         ]
         # Where the engine lists the sampled token.
         own_column = {"first": slice(1), "last": slice(-1, None)}.get(self.sampled_column or "", slice(None))
@@ -147,29 +151,30 @@ class Columns(NamedTuple):
         ):
             empty = (ids == -1) | (log_probs < LOWEST_LOG_PROB)
             log_probs = np.where(empty, np.float32(-np.inf), log_probs)
-            wrong_ids = ~empty & ((ids < 0) | (ids > largest))
+            wrong_ids = ~empty & outside(ids)
             wrong_values = ~(log_probs <= _HIGHEST_LOG_PROB)
             causes += [
                 (
-                    wrong_ids.any(axis=1),
+                    np.any(wrong_ids, axis=1),
                     np.nan,
                     lambda row: f"listed token {ids[row, wrong_ids[row].argmax()]}, {bound}",
                 ),
                 (
-                    wrong_values.any(axis=1),
+                    np.any(wrong_values, axis=1),
                     np.nan,
                     lambda row: f"a listed log-prob is {log_probs[row, wrong_values[row].argmax()]}",
                 ),
             ]
 
-        columns = (ids, log_probs, sampled, own)
         unusable = np.logical_or.reduce([wrong for wrong, *_ in causes])
         if unusable.any():
             out = TopK.void(len(ids), top_k)
             out.sampled_ids[:] = sampled
-            out.write(~unusable, canonical(*(part[~unusable] for part in columns), top_k, self.sampled_column))
+            kept = ~unusable
+            columns = (ids[kept], log_probs[kept], sampled[kept], own[kept])
+            out.write(kept, canonical(*columns, top_k, self.sampled_column))
         else:
-            out = canonical(*columns, top_k, self.sampled_column)
+            out = canonical(ids, log_probs, sampled, own, top_k, self.sampled_column)
         masses = np.exp(out.top_k_log_probs).sum(axis=1)
         causes += [
             (

@@ -21,7 +21,10 @@ def nullable(log_probs: Sequence[Optional[float]]) -> np.ndarray:
 
 
 def padded(
-    listed: Sequence[Sized], ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], at_least: int = 1
+    listed: Sequence[Sized],
+    ids: Iterable[Iterable[int]],
+    log_probs: Iterable[Iterable[Optional[float]]],
+    at_least: int = 1,
 ) -> Tuple[np.ndarray, np.ndarray]:
     """int64 and float32 [T, C] of T positions with as many tokens as `listed` has of each, which `ids` and
     `log_probs` tell; -1 and -inf where there is none. C is the largest number, or `at_least`."""
@@ -30,7 +33,7 @@ def padded(
 
 
 def flat_padded(
-    ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], counts: np.ndarray, width: int
+    ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[Optional[float]]], counts: np.ndarray, width: int
 ) -> Tuple[np.ndarray, np.ndarray]:
     """The same of `counts` [T] tokens per position, at most `width`, which stand one after the other in the
     lists, one after the other."""

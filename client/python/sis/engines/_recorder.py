@@ -220,7 +220,8 @@ class Recorder:
             return [self._told_one(output) for output in outputs]
 
     def _told_one(self, output: Any) -> _Told:
-        length, ended, versions, error, end_unknown = None, None, (), None, False
+        length, ended, error, end_unknown = None, None, None, False
+        versions: Sequence[VersionRange] = ()
         try:
             ended = self._adapter.ended(output)
         except Exception as raised:  # Any: see above.
@@ -403,7 +404,8 @@ class Recorder:
             or last.first_position + last.positions != state.length
         ):
             reference = SequenceRef(sequence, state.attempt)
-            last = self._last[sequence] = _Work(reference, state.length, now, *(weights or ()), resolved=weights is None)
+            label, by_hand = weights or (None, None)
+            last = self._last[sequence] = _Work(reference, state.length, now, label, by_hand, resolved=weights is None)
             self._work.append(last)
         return last
 

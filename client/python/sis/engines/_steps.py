@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List, Sequence
 
 import numpy as np
 import torch
+
+from sis.engines._adapter import Columns
 
 
 class Steps:
@@ -35,7 +37,13 @@ class Steps:
         """int [B]: the tokens of the last step."""
         self._sampled.append(self._last.gather(1, tokens[:, None].to(self._last.device))[:, 0])
 
-    def arrays(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """int32 and float32 [B, T, K], and the log-probs of the tokens that were drawn, [B, T]."""
-        ids, log_probs, sampled = (torch.stack(part, dim=1) for part in (self._ids, self._log_probs, self._sampled))
-        return ids.to(torch.int32).cpu().numpy(), log_probs.cpu().numpy(), sampled.cpu().numpy()
+    def columns(self, sequences: Sequence[np.ndarray]) -> List[Columns]:
+        """Returns the columns of each sequence of the batch. sequences: int32 [t], the tokens that were drawn, up to
+        the end of each."""
+        ids, log_probs, sampled = (
+            torch.stack(part, dim=1).cpu().numpy() for part in (self._ids, self._log_probs, self._sampled)
+        )
+        return [
+            Columns(ids[row, :end], log_probs[row, :end], tokens, sampled[row, :end], None)
+            for row, (tokens, end) in enumerate(zip(sequences, map(len, sequences)))
+        ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections.abc
 import functools
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from sis.engines._adapter import VersionRange
 
 
-class ArrayLogprobs(collections.abc.Sequence):
+class ArrayLogprobs(collections.abc.Sequence[Dict[int, Any]]):
     """In the place of vLLM's FlatLogprobs. An index gives a position's dictionary of Logprob, made at
     that moment, without the tokens' texts."""
 
@@ -60,25 +60,26 @@ def hand_over_arrays(engine: Any) -> None:
     that they have. Idempotent. ValueError if the engine isn't built as this expects.
     """
     processor = processor_of(engine)
-    if hasattr(processor.add_request, "hands_over_arrays"):
+    stock = processor.add_request
+    if isinstance(stock, functools.partial) and stock.func is _add_request:
         return
     from vllm.v1.engine.logprobs import LogprobsProcessor
 
     if not hasattr(LogprobsProcessor, "_update_sample_logprobs"):
         raise ValueError("this version of vLLM makes log-probs in another way: leave out hand_over_arrays")
-    states, add_request = processor.request_states, processor.add_request
+    processor.add_request = functools.partial(_add_request, stock, processor.request_states)
 
-    def add(request: Any, *arguments: Any, **named: Any) -> None:
-        known = request.request_id in states
-        add_request(request, *arguments, **named)
-        own = None if known else states[request.request_id].logprobs_processor
-        # None: of a request that asks for none, or generates nothing. -1: of all tokens.
-        if own is not None and own.logprobs is not None and own.num_logprobs >= 0:
-            own.logprobs = ArrayLogprobs(own.num_logprobs + 1)
-            own._update_sample_logprobs = functools.partial(_update, own)
 
-    add.hands_over_arrays = True
-    processor.add_request = add
+def _add_request(
+    stock: Callable[..., None], states: Mapping[str, Any], request: Any, *arguments: Any, **named: Any
+) -> None:
+    known = request.request_id in states
+    stock(request, *arguments, **named)
+    own = None if known else states[request.request_id].logprobs_processor
+    # None: of a request that asks for none, or generates nothing. -1: of all tokens.
+    if own is not None and own.logprobs is not None and own.num_logprobs >= 0:
+        own.logprobs = ArrayLogprobs(own.num_logprobs + 1)
+        own._update_sample_logprobs = functools.partial(_update, own)
 
 
 def processor_of(engine: Any) -> Any:
@@ -130,8 +131,8 @@ def running_versions(engine: Any, request_id: Optional[str]) -> Sequence[Version
 
     Empty if the request has ended, has several outputs, or runs on another machine.
     """
-    processor = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
-    ids = getattr(processor, "external_req_ids", {})
+    processor: Any = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
+    ids: Mapping[Optional[str], Sequence[str]] = getattr(processor, "external_req_ids", {})
     # Its `get` adds no id.
     own = ids.get(request_id) or ()
     state = processor.request_states.get(own[0]) if len(own) == 1 else None

@@ -35,12 +35,8 @@ class TransformersAdapter(Adapter):
         for scores, tokens in zip(output.scores, sampled.T):
             steps.add(scores)
             steps.draw(tokens)
-        ids, log_probs, own = steps.arrays()
-        drawn = sampled.cpu().numpy().astype(np.int32)
-        return [
-            Columns(*(array[row, :end] for array in (ids, log_probs, drawn, own)), sampled_column=None)
-            for row, end in enumerate(self._lengths(drawn))
-        ]
+        drawn = sampled.cpu().numpy()
+        return steps.columns([tokens[:end] for tokens, end in zip(drawn, self._lengths(drawn))])
 
     def _lengths(self, sampled: np.ndarray) -> List[int]:
         eos = self._config.eos_token_id
@@ -61,7 +57,8 @@ class TransformersAdapter(Adapter):
             if len(set(lengths)) > 1:
                 raise MalformedOutput(f"{', '.join(Columns._fields[:4])} have {lengths} positions")
         parts = [[array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces]
-        return Columns(*(np.concatenate(arrays) for arrays in zip(*parts)), sampled_column=None)
+        ids, log_probs, sampled_ids, sampled_log_probs = map(np.concatenate, zip(*parts))
+        return Columns(ids, log_probs, sampled_ids, sampled_log_probs, None)
 
 
 def sampling(config: Any) -> Sampling:

@@ -288,17 +288,17 @@ class OpenAiAdapter(Adapter):
         sampled: List[int] = []
         own: List[Optional[float]] = []
         ids: List[Sequence[int]] = []
-        log_probs: List[Sequence[float]] = []
+        log_probs: List[Sequence[Optional[float]]] = []
         read = _chat_positions if self._chat else _positions
         for choice, start, stop in pieces:
             of_choice = choice["token_ids"][start:stop]
-            for token, (own_id, value, of_token, values) in zip(of_choice, read(choice, start, stop)):
+            for token, (own_id, value, of_token, listed) in zip(of_choice, read(choice, start, stop)):
                 if own_id != token:
                     raise MalformedOutput(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
                 own.append(value)
                 ids.append(of_token)
-                log_probs.append(values)
+                log_probs.append(listed)
         sizes = np.fromiter(map(len, ids), np.int64, len(ids))
         width = max(self._listed, int(sizes.max(initial=0))) if self._chat else _width(sizes, self._listed)
         tokens, values = flat_padded(ids, log_probs, sizes, width)

@@ -44,6 +44,8 @@ class Decided(NamedTuple):
         positions into the tokens' shape."""
         if evaluation is None:
             return self
+        # Service.evaluate asks for both.
+        assert evaluation.acceptance_probabilities is not None
         found = (evaluation.accepted, evaluation.acceptance_probabilities)
         accepted, probabilities = (padded(sis.torch.tensor(values, self.log_probs.device)) for values in found)
         return self._replace(accepted=accepted, probabilities=probabilities)

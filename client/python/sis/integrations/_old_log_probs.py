@@ -25,13 +25,13 @@ class OldLogProbs(Service):
             is resumed continues counting.
     """
 
-    def __init__(self, config: SisConfig, vocabulary_size: int, **labels: str) -> None:
+    def __init__(self, config: SisConfig, vocabulary_size: int, *, algorithm: str = "", model: str = "") -> None:
         """Creates the run.
 
         Args:
             config: Settings, with address and run.
             vocabulary_size: Number of tokens of the model's head.
-            labels: Further arguments of `sis.Client.create_run`: algorithm and model.
+            algorithm, model: As in `sis.Client.create_run`.
 
         Raises:
             ValueError: The settings have no address or no run.
@@ -41,7 +41,7 @@ class OldLogProbs(Service):
             if not getattr(config, name):
                 raise ValueError(f"SisConfig.{name} is missing")
         super().__init__(config, config.client())
-        self.run = config.create_run(self.client, vocabulary_size, **labels)
+        self.run = config.create_run(self.client, vocabulary_size, algorithm=algorithm, model=model)
         self.step = 0
 
     @torch.no_grad()

@@ -114,7 +114,9 @@ def _checked(versions: Sequence[VersionRange], length: int) -> List[Tuple[Option
     they are consecutive and cover `length` positions."""
     if not versions:
         return [(None, 0, length)]
-    ranges = [(version, start, length if stop is None else stop) for version, start, stop in versions]
+    ranges: List[Tuple[Optional[str], int, int]] = [
+        (version, start, length if stop is None else stop) for version, start, stop in versions
+    ]
     starts = [0, *(stop for _, _, stop in ranges)]
     ordered = all(start == begin < stop for (_, start, stop), begin in zip(ranges, starts))
     if not ordered or starts[-1] != length:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Optional, Sequence, TypeVar
 
 import sis.torch
 from sis._client import Client, append_many
@@ -15,8 +15,10 @@ from sis._outage import Outage
 from sis._records import Slice, TopKRecords
 from sis._run import Run, Sampling
 
+_Made = TypeVar("_Made")
 
-def of_the_first(make: Callable[[], Any], first: bool, broadcast: Optional[Callable[[List[Any]], Any]]) -> Any:
+
+def of_the_first(make: Callable[[], _Made], first: bool, broadcast: Optional[Callable[[List[Any]], Any]]) -> _Made:
     """Returns on all ranks what `make` returns on the first one.
 
     Args:
@@ -55,7 +57,7 @@ class Service:
         # Since the last step.
         self.counts = StepCounts(config.observed)
 
-    def asked(self, loss: str, call: Callable[[], Any]) -> Any:
+    def asked(self, loss: str, call: Callable[[], _Made]) -> Optional[_Made]:
         """Returns what `call` returns; None in an outage, whose warning names `loss`."""
         return self.outage.asked(loss, call)
 
@@ -64,6 +66,7 @@ class Service:
     ) -> None:
         """Appends entries and waits until they are stored."""
         if entries:
+            assert sampling is not None
             append = lambda: append_many(self.client, self.run, entries, sampling=sampling, worker=worker, **more)
             self.asked("rollouts are not recorded", append)
 

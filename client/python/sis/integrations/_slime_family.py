@@ -135,8 +135,12 @@ class Connection(OldLogProbs):
         self._engine, self._args = framework.engine, args
         # Megatron itself knows the vocabulary only on the ranks that train, later, and padded.
         hf_config = AutoConfig.from_pretrained(args.hf_checkpoint, trust_remote_code=True)
-        labels = {"algorithm": args.advantage_estimator, "model": label_of(str(args.hf_checkpoint))}
-        super().__init__(config, vocabulary_size(hf_config), **labels)
+        super().__init__(
+            config,
+            vocabulary_size(hf_config),
+            algorithm=args.advantage_estimator,
+            model=label_of(str(args.hf_checkpoint)),
+        )
         self._recorder = AnswerRecorder(self.client, self.run)
 
     def record(self, sample: Any, sampling_params: Dict[str, Any], answer: Any) -> None:

@@ -6,7 +6,7 @@ import collections
 import math
 import operator
 import warnings
-from typing import Callable, Counter, Dict, Iterable, List, Optional
+from typing import Any, Callable, Counter, Dict, Iterable, Iterator, List, Optional
 
 import torch
 
@@ -80,7 +80,7 @@ class StepCounts:
         own = [*vars(self._totals).values(), *(self._missing[reason] for reason in MissingReason)]
         corrections = [value for totals in self._corrections.values() for value in vars(totals).values()]
         staleness = self.staleness
-        numbers = iter(summed([*own, *corrections, staleness or 0, self._incomplete]))
+        numbers: Iterator[Any] = iter(summed([*own, *corrections, staleness or 0, self._incomplete]))
         totals = Totals(*(next(numbers) for _ in vars(self._totals)))
         missing = {reason: next(numbers) for reason in MissingReason}
         metrics = {**step_metrics(totals), **missing_shares(missing, totals)}

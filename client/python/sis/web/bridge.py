@@ -61,7 +61,7 @@ def _json(message: Any) -> Dict[str, Any]:
 def _servers(client: Client, addresses: Sequence[str]) -> Dict[str, Any]:
     answers = client._service.get_servers()
     if all(isinstance(answer, Error) for answer in answers):
-        raise answers[0]  # type: ignore[misc]
+        raise answers[0]
     return {
         "servers": [
             {"address": address, **({"error": answer.message} if isinstance(answer, Error) else _json(answer))}

@@ -293,7 +293,7 @@ def check_penalty(part: Part, biased: Sequence[int]) -> Check:
     # At one position, how much higher B is than A on tokens that the text has, beyond what it is on others.
     others = count - seen_count
     moved = Moments.of(seen_sum / seen_count - (sums - seen_sum) / others)
-    if moved.count < enough:
+    if moved.number < enough:
         return check.untested("too few positions list tokens that the text has already")
     # `weight` times the square of a shift is the part of `all_squares` that this shift explains.
     weight = float((seen_count * others / count).sum())

@@ -21,7 +21,7 @@ _Distances = Tuple[np.ndarray, np.ndarray]
 class _Mean(NamedTuple):
     # NaN of no positions.
     value: float
-    count: int
+    number: int
 
 
 class _Shifted(NamedTuple):
@@ -109,11 +109,11 @@ def _check_shift(check: Check, part: Part, enough: int, shifted: _Shifted) -> Ch
     least_distance = 0.3
     means = {shift: _mean(part, shifted, shift) for shift in (0, *_SHIFTS)}
     unshifted = means[0]
-    if unshifted.count >= enough and unshifted.value == 0:
+    if unshifted.number >= enough and unshifted.value == 0:
         return check.clear()
     best, best_ratio = 0, math.inf
     for shift in _SHIFTS:
-        if min(means[shift].count, unshifted.count) < enough:
+        if min(means[shift].number, unshifted.number) < enough:
             continue
         ratio = means[shift].value / unshifted.value
         if ratio < best_ratio:

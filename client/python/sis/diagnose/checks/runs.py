@@ -67,7 +67,7 @@ def check_zeros(compared: Compared) -> Check:
     first = begins[long[0]]
     return check.decide(
         zeros.mean,
-        f"{zeros.count} recorded log-probs in {len(long)} ranges are exactly 0, the first from position "
+        f"{zeros.number} recorded log-probs in {len(long)} ranges are exactly 0, the first from position "
         f"{compared.positions[first]} of sequence {compared.sequences[first]} on; the current policy differs by "
         f"{zeros.mean:.2g} nats per token. They are padding, not log-probs.",
     )
@@ -107,8 +107,8 @@ def check_staleness(compared: Compared) -> Check:
     )
     behind = compared.decisions.staleness > 0
     fresh, stale = Moments.of(compared.deviations[~behind]), Moments.of(compared.deviations[behind])
-    if min(fresh.count, stale.count) < _ENOUGH:
-        which = "behind" if stale.count < _ENOUGH else "of"
+    if min(fresh.number, stale.number) < _ENOUGH:
+        which = "behind" if stale.number < _ENOUGH else "of"
         return check.untested(f"too few tokens are {which} the current version")
     if fresh.mean * 2 > stale.mean or fresh.mean >= BEYOND_NOISE:
         return check.clear()

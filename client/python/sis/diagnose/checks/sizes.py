@@ -23,7 +23,7 @@ def check_weights(part: Part) -> Check:
         "template",
     )
     d = Moments.of(part.compared.deviations[part.positions])
-    if d.count < enough:
+    if d.number < enough:
         return check.untested("too few positions have a ratio")
     return check.decide(
         d.mean - 2 * d.standard_error,
@@ -60,7 +60,7 @@ def check_range(part: Part) -> Check:
     begin = end - 1 - int(sums[:end][::-1].argmin()) if end else 0
     inside = (positions >= begin) & (positions < end)
     within, outside = Moments.of(apart[inside]), Moments.of(apart[~inside])
-    if within.count < enough or outside.count < enough:
+    if within.number < enough or outside.number < enough:
         return check.clear()
     if begin == 0:
         why = "The context was another one at first: a prompt that was cut, or values cached of another prompt."

@@ -273,4 +273,4 @@ def _difference(a: np.ndarray, b: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):
         differences = np.abs(a[:shorter] - b[:shorter])
     found = Moments.of(differences[np.isfinite(differences)])
-    return found.mean if found.count >= _START and found.count * 2 >= shorter else math.nan
+    return found.mean if found.number >= _START and found.number * 2 >= shorter else math.nan

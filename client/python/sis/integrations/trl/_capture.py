@@ -193,13 +193,8 @@ class _TransformersTurn(Turn):
         if not count:
             return [TopK.void(0, self._top_k) for _ in completions]
         self._steps.draw(torch.tensor([tokens[count - 1] if len(tokens) == count else 0 for tokens in completions]))
-        ids, log_probs, own = self._steps.arrays()
-        return [
-            Columns(ids[row, :end], log_probs[row, :end], np.asarray(tokens, np.int32), own[row, :end], None).record(
-                self._top_k
-            )
-            for row, (tokens, end) in enumerate(zip(completions, map(len, completions)))
-        ]
+        sequences = [np.asarray(tokens, np.int32) for tokens in completions]
+        return [columns.record(self._top_k) for columns in self._steps.columns(sequences)]
 
 
 def transformers(model: Any, generation_config: Any, top_k: int) -> Capture:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from dataclasses import replace
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
 from accelerate.utils import broadcast_object_list
 
@@ -19,6 +19,8 @@ from sis._server_process import LocalServer, local_server
 
 # Characters of a run's name that say which training it is; the server takes 256 in all.
 _LONGEST_NAME = 200
+
+_Made = TypeVar("_Made")
 
 
 class Connection(NamedTuple):
@@ -35,7 +37,7 @@ class Connection(NamedTuple):
     server: Optional[LocalServer]
 
 
-def of_the_main_process(accelerator: Any, make: Callable[[], Any]) -> Any:
+def of_the_main_process(accelerator: Any, make: Callable[[], _Made]) -> _Made:
     """As of_the_first, of the processes of Accelerate."""
     return of_the_first(
         make, accelerator.is_main_process, broadcast_object_list if accelerator.num_processes > 1 else None
@@ -62,4 +64,5 @@ def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
             incarnation = client.get_run(run_id).run.incarnation + 1
         return replace(config, address=address, run=run_id), incarnation
 
-    return Connection(*of_the_main_process(accelerator, chosen), server)
+    agreed_config, incarnation = of_the_main_process(accelerator, chosen)
+    return Connection(agreed_config, incarnation, server)

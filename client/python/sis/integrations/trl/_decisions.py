@@ -50,6 +50,8 @@ def whole_head(head: Any, learns: bool) -> Head:
     """
 
     def whole(value: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        if value is None:
+            return None
         if hasattr(value, "ds_id"):
             from trl.trainer.utils import maybe_gather_lm_head_ctx
 

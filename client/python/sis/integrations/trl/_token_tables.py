@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
@@ -42,7 +42,7 @@ class TokenTablesCallback(TrainerCallback):
 def _uncounted(log: tracking.Log) -> tracking.Log:
     """Wraps the log of a tracker that counts steps itself under transformers, and takes no earlier one."""
 
-    def logged(_step: Any, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+    def logged(step: Optional[int], metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
         log(None, metrics, tokens)
 
     return logged

@@ -35,6 +35,7 @@ class SisTrainerMixin(DecidingMixin):
         sis_run: The `sis.Run`; `sis_client.list_steps(sis_run, draws=[step])[step]` has a step's histograms.
     """
 
+    rollout_func: Any
     # How the last rollouts were sampled.
     _sis_sampling: Optional[Sampling] = None
 
@@ -50,7 +51,9 @@ class SisTrainerMixin(DecidingMixin):
             sis.Error: The server is unreachable.
         """
         super().__init__(*args, sis_config=sis_config, **kwargs)
-        self._sis_rollout_func, self.rollout_func = self.rollout_func, self.rollout_func and self._sis_call_rollout_func
+        self._sis_rollout_func: Any = self.rollout_func
+        if self.rollout_func is not None:
+            self.rollout_func = self._sis_call_rollout_func
         self._sis_rollouts = Rollouts(self._sis_service, self.accelerator.process_index)
         self._sis_capture = None if self._sis_own_sets else self._sis_make_capture()
         # While rollouts for training are generated.
@@ -105,7 +108,7 @@ class SisTrainerMixin(DecidingMixin):
     # Rollouts.
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._sis_generated is None:
+        if self._sis_capture is None or self._sis_generated is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         with self._sis_capture() as turn:
             completions, log_probs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
@@ -166,7 +169,7 @@ class SisTrainerMixin(DecidingMixin):
             self._sis_generated = None
         self._sis_advance_version()
         version = self._sis_first_step + self._sis_policy_version()
-        self._sis_rollouts.record(rollouts, self._sis_sampling, version)
+        self._sis_rollouts.record(rollouts, self._sis_filters(), version)
         return result
 
     def _sis_policy_version(self) -> int:

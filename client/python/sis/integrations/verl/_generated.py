@@ -23,7 +23,7 @@ class Generated(NamedTuple):
         context: int64 [start], the tokens before.
         sampled_ids: int64 [T].
         log_probs: float32 [T], nats; NaN before they are known.
-        advantages: float32 [T]; None if they are not needed.
+        advantages: float32 [T], or [0] if they are not needed.
     """
 
     row: int
@@ -31,20 +31,20 @@ class Generated(NamedTuple):
     context: np.ndarray
     sampled_ids: np.ndarray
     log_probs: np.ndarray
-    advantages: Optional[np.ndarray] = None
+    advantages: np.ndarray
 
 
 class Part(NamedTuple):
     """The tokens of a Generated that a micro-batch's logits predict.
 
     Attributes:
-        index: Index of the Generated.
+        generated: Index of the Generated.
         first: Index of the first of the tokens in it.
         length: Number of tokens.
         place: Row of the logits that predicts the first one.
     """
 
-    index: int
+    generated: int
     first: int
     length: int
     place: int
@@ -128,15 +128,14 @@ def generated_in(data: Any, sampling: Optional[str], advantages: bool = False) -
     masks = _rows(data["response_mask"])
     unknown = [np.full(len(mask), np.nan, np.float32) for mask in masks]
     values = unknown if sampling is None else _rows(data[sampling].float())
-    weighed = _rows(data["advantages"].float()) if advantages else [None] * len(masks)
+    weighed = _rows(data["advantages"].float()) if advantages else [np.empty(0, np.float32)] * len(masks)
     for row, (mask, log_probs, of_row) in enumerate(zip(masks, values, weighed)):
         own = tokens[ends[row] : ends[row + 1]]
         length = _response_length(data, row)
         for first, last in ranges_of(mask[:length]):
             start = len(own) - length + first
             stop = start + last - first
-            own_advantages = None if of_row is None else of_row[first:last]
-            found.append(Generated(row, start, own[:start], own[start:stop], log_probs[first:last], own_advantages))
+            found.append(Generated(row, start, own[:start], own[start:stop], log_probs[first:last], of_row[first:last]))
     return found
 
 

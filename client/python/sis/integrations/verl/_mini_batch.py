@@ -80,7 +80,7 @@ class MiniBatch(GeneratedTokens):
         seen: Dict[str, int] = collections.Counter()
         calls: Dict[int, List[Part]] = collections.defaultdict(list)
         for part in parts:
-            name = self._records.slices[part.index].sequence
+            name = self._records.slices[part.generated].sequence
             calls[seen[name]].append(part)
             seen[name] += 1
         return list(calls.values())
@@ -110,6 +110,8 @@ class MiniBatch(GeneratedTokens):
             # The rest of the mini-batch doesn't wait for the server again.
             self._records = None
             return
+        # Service.evaluate asks for both.
+        assert evaluation.acceptance_probabilities is not None
         outputs[_ACCEPTED][at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         outputs[_PROBABILITIES][at] = sis.torch.tensor(evaluation.acceptance_probabilities, logits.device)
 
@@ -117,7 +119,7 @@ class MiniBatch(GeneratedTokens):
         """Returns the advantages of these parts; None if no observed correction needs them."""
         if not self._training.config.observe:
             return None
-        of_parts = ((self.generated[part.index].advantages, part) for part in parts)
+        of_parts = ((self.generated[part.generated].advantages, part) for part in parts)
         return np.concatenate([values[part.first : part.first + part.length] for values, part in of_parts])
 
     def metrics(self) -> Dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class OwnSets(GeneratedTokens):
         self._version = version
         # The sets of the micro-batch, by index of the Generated.
         self._found: Dict[int, TopK] = {}
-        self.entries: Dict[str, Tuple[_entries.Block, _entries.Seal]] = {}
+        self.entries: Dict[str, Sequence[_entries.AppendEntry]] = {}
 
     def loss(
         self,
@@ -55,7 +55,7 @@ class OwnSets(GeneratedTokens):
         if not parts:
             return {}
         at = rows_of(parts, logits)
-        tokens = torch.from_numpy(np.concatenate([self.generated[part.index].sampled_ids for part in parts]))
+        tokens = torch.from_numpy(np.concatenate([self.generated[part.generated].sampled_ids for part in parts]))
         gather = lambda records: sis.torch.gather(records, logits, rows=at)
         record = recomputed.record(at, logits.__getitem__, gather, tokens, self._top_k)
-        return dict(zip([part.index for part in parts], record.split([part.length for part in parts])))
+        return dict(zip([part.generated for part in parts], record.split([part.length for part in parts])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Dict
 
 import ray
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
@@ -23,7 +23,7 @@ class RecordingServer(vLLMHttpServer):
         assert settings is not None
         return for_rollouts(settings, self.config)
 
-    def _preprocess_engine_kwargs(self, engine_kwargs: dict) -> None:
+    def _preprocess_engine_kwargs(self, engine_kwargs: Dict[str, Any]) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)
         # vLLM's default is 20.
         engine_kwargs["max_logprobs"] = max(engine_kwargs.get("max_logprobs") or 20, self._settings.top_k)

@@ -54,5 +54,7 @@ def _tables(of_verl: Any, settings: SisConfig, model: Mapping[str, Any]) -> toke
         return token_tables.open_logs(of_verl.logger, lambda token: tokenizer().decode([token]), writer)
 
     # The incarnation is known once the actors have opened it.
-    run = lambda: client.get_run(settings.run).run
+    assert settings.run is not None
+    run_id = settings.run
+    run = lambda: client.get_run(run_id).run
     return token_tables.TokenTables(client, run, settings.token_table_steps, logs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import torch
 
@@ -23,6 +23,8 @@ from sis._versions import warn_unless_tested
 
 # Errors of the configuration, which no later call avoids; others are a server's that is away.
 _WRONG = (_errors.InvalidArgument, _errors.AlreadyExists)
+
+_Answer = TypeVar("_Answer")
 
 
 def attach(worker: Any, config: SisConfig, truncated: bool = False) -> Training:
@@ -64,7 +66,7 @@ class _Service(Service):
         self.incarnation = 0
         self.draw = -1
 
-    def asked(self, loss: str, call: Callable[[], Any]) -> Any:
+    def asked(self, loss: str, call: Callable[[], _Answer]) -> Optional[_Answer]:
         try:
             if self.run is None:
                 self.run = self.config.create_run(
