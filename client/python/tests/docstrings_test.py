@@ -4,7 +4,7 @@ import ast
 import pathlib
 import re
 import unittest
-from typing import Dict, Iterator, List, Tuple, Union
+from typing import Dict, Iterator, List, Set, Tuple, Union
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "sis"
 # Modules that users import. Those of engines and trainers are all modules without an underscore.
@@ -13,8 +13,8 @@ PUBLIC = {"aio", "export", "recomputed", "torch", "tracking"} | {
 }
 # Packages: public are the names that their `_names.py` or `__init__.py` imports.
 PACKAGES = {"", "engines", "integrations", "integrations.trl", "integrations.verl"}
-# Engines and trainers call most methods of these classes.
-ONLY_DESCRIBED = ("sis.engines.", "sis.integrations.")
+# Classes whose bound methods are functions of sis.integrations.slime and its like.
+BOUND = {"integrations._slime_family": ("OneTurn", "Process")}
 # Programs, and the messages of the API.
 PROGRAMS = {"cli", "diagnose", "v1", "web"}
 
@@ -42,6 +42,9 @@ def exported() -> Iterator[Tuple[str, Definition]]:
             if not name.startswith("_"):
                 yield f"sis.{module}.{name}", node
         yield from imported(module, path_of(module), explicitly=True)
+    for module, names in BOUND.items():
+        for name in names:
+            yield f"sis.{module}.{name}", definitions(path_of(module))[name]
     for package in PACKAGES:
         folder = PACKAGE.joinpath(*package.split("."))
         for path in (folder / "_names.py", folder / "__init__.py"):
@@ -49,8 +52,9 @@ def exported() -> Iterator[Tuple[str, Definition]]:
 
 
 def imported(module: str, path: pathlib.Path, explicitly: bool = False) -> Iterator[Tuple[str, Definition]]:
-    """Yields what a file imports from the package; `explicitly`: only names that it exports, `X as X`."""
-    for node in parsed(path).body if path.is_file() else ():
+    """Yields what a file imports from the package, in functions and for type checkers too; `explicitly`: only names
+    that it exports, `X as X`."""
+    for node in ast.walk(parsed(path)) if path.is_file() else ():
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sis."):
             source = path_of(str(node.module)[len("sis.") :])
             own = definitions(source)
@@ -99,11 +103,22 @@ def lacking_in_function(name: str, node: Definition) -> Iterator[str]:
         yield f"{name}: Raises"
 
 
-def lacking_in_class(name: str, node: ast.ClassDef) -> Iterator[str]:
+def inherited(node: ast.ClassDef, public: Dict[str, Definition]) -> Set[str]:
+    """Returns the fields that public base classes describe, and the methods that they have."""
+    found = set()
+    for base in node.bases:
+        for name, of_base in public.items():
+            if isinstance(of_base, ast.ClassDef) and name.rpartition(".")[2] == ast.unparse(base):
+                found |= inherited(of_base, public) | set(described(ast.get_docstring(of_base) or "", "Attributes"))
+                found |= {inner.name for inner in of_base.body if isinstance(inner, FUNCTIONS)}
+    return found
+
+
+def lacking_in_class(name: str, node: ast.ClassDef, of_bases: Set[str]) -> Iterator[str]:
     text = ast.get_docstring(node) or ""
     if not text:
         yield f"{name}: docstring"
-    fields = described(text, "Attributes") + described(text, "Args")
+    fields = [*described(text, "Attributes"), *described(text, "Args"), *of_bases]
     for inner in node.body:
         if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
             names = [inner.target.id]
@@ -119,6 +134,9 @@ def lacking_in_class(name: str, node: ast.ClassDef) -> Iterator[str]:
             known = fields + described(ast.get_docstring(inner) or "", "Args")
             yield from (f"{name}: Args: {one.arg}" for one in arguments if one.arg not in known)
         elif isinstance(inner, FUNCTIONS) and not inner.name.startswith("_") and not inner.name.endswith("_proto"):
+            # help() shows the docstring of the base class.
+            if inner.name in of_bases and not ast.get_docstring(inner):
+                continue
             yield from lacking_in_function(f"{name}.{inner.name}", inner)
 
 
@@ -130,10 +148,10 @@ class DocstringsTest(unittest.TestCase):
         self.assertGreater(len(public), 100)
         lacking = []
         for name, node in sorted(public.items()):
-            if name.startswith(ONLY_DESCRIBED):
-                lacking += [] if ast.get_docstring(node) else [f"{name}: docstring"]
+            if isinstance(node, ast.ClassDef):
+                lacking += lacking_in_class(name, node, inherited(node, public))
             else:
-                lacking += (lacking_in_class if isinstance(node, ast.ClassDef) else lacking_in_function)(name, node)
+                lacking += lacking_in_function(name, node)
         self.assertEqual(lacking, [])
 
     def test_other_modules_have_an_underscore(self) -> None:

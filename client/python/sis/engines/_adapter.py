@@ -32,7 +32,13 @@ class NothingListed(ValueError):
 
 
 class Piece(NamedTuple):
-    """The positions [start, stop) of an engine's output."""
+    """Some consecutive positions of an engine's output.
+
+    Attributes:
+        output: The output, in the form that the adapter takes.
+        start: The first position.
+        stop: One past the last position.
+    """
 
     output: Any
     start: int
@@ -40,12 +46,16 @@ class Piece(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """The positions [start, stop) of a request, counted from the first token that it generated, and the name of the
-    weights that generated them."""
+    """Positions of a request, counted from the first token that it generated, and the weights that generated them.
+
+    Attributes:
+        version: The engine's name of the weights.
+        start: The first position.
+        stop: One past the last position; None: all later positions.
+    """
 
     version: str
     start: int = 0
-    # None: all later positions.
     stop: Optional[int] = None
 
 
@@ -93,23 +103,38 @@ def reasons_of(sampled_log_probs: np.ndarray) -> np.ndarray:
 
 
 class Columns(NamedTuple):
-    """What an engine tells of T positions, as sis.canonical takes it."""
+    """An engine's log-probs of T positions, as sis.canonical takes them.
 
-    # int [T, C], float32 [T, C] (nats); -1 and -inf where there is nothing.
+    Attributes:
+        ids: int [T, C], the listed tokens; -1 in empty columns.
+        log_probs: float32 [T, C], nats; -inf in empty columns.
+        sampled_ids: int [T].
+        sampled_log_probs: float32 [T], nats.
+        sampled_column: The column of the sampled token, as in sis.canonical.
+    """
+
     ids: np.ndarray
     log_probs: np.ndarray
-    # int [T], float32 [T].
     sampled_ids: np.ndarray
     sampled_log_probs: np.ndarray
-    # Of sis.canonical.
     sampled_column: Optional[str]
 
     def record(self, top_k: int, vocabulary_size: Optional[int] = None) -> TopK:
-        """Returns the record of all T positions: see `read`."""
+        """Returns the record of all T positions.
+
+        Args:
+            top_k, vocabulary_size: As in `read`.
+
+        Returns:
+            The record, with unusable positions as `read` makes them.
+
+        Raises:
+            ValueError: As `read`.
+        """
         return self.read(top_k, vocabulary_size).record
 
     def read(self, top_k: int, vocabulary_size: Optional[int] = None) -> Read:
-        """Returns the record of all T positions, and the first unusable position as a fault.
+        """Returns the record of all T positions, and which of them are unusable.
 
         A position is unusable for one of these reasons:
         - INVALID_LOG_PROB: Its sampled token, or a listed one, is not in [0, vocabulary_size). Or its
@@ -118,10 +143,18 @@ class Columns(NamedTuple):
         - NO_LOG_PROB: The engine has a column for its sampled token, which is not there. Or its sampled
           log-prob is null or below -1000, or exactly 0 where nothing is listed, which is padding.
         - INFINITE_LOG_PROB: Its sampled log-prob is -inf.
-        In the record its sampled log-prob is one of which reasons_of returns this reason, and its set is empty. Listed
+        In the record its set is empty, and its sampled log-prob shows the reason: entries_of makes a gap of it. Listed
         tokens with log-probs below -1000 are left out.
 
-        ValueError as in sis.canonical.
+        Args:
+            top_k: K, the number of tokens per position of the record.
+            vocabulary_size: Number of tokens of the model's head; None: unknown.
+
+        Returns:
+            The record, and one fault that names the first unusable position and counts all of them.
+
+        Raises:
+            ValueError: A shape is wrong, or as in sis.canonical.
         """
         ids = _arrays.int32("ids", self.ids, (None, None))
         log_probs = _arrays.float32("log_probs", self.log_probs, ids.shape)
@@ -196,7 +229,12 @@ class Columns(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Record of all positions of several pieces, and what is wrong with them."""
+    """A record of T positions, and what is wrong with some of them.
+
+    Attributes:
+        record: The record.
+        faults: Ranges of its rows that are not usable.
+    """
 
     record: TopK
     faults: List[Fault]
@@ -211,8 +249,18 @@ def text_of(error: Exception) -> str:
 def entries_of(
     sequence: str, first_position: int, policy_version: int, record: TopK, attempt: int = 0
 ) -> List[Union[Block, Gap]]:
-    """Returns the blocks and gaps of a record of consecutive positions: a gap, with its reason, where the sampled
-    log-prob is unusable."""
+    """Returns the blocks and gaps of a record of T consecutive positions of a sequence.
+
+    Args:
+        sequence: Id of the sequence.
+        first_position: Position of the record's first row.
+        policy_version: Version of the weights that generated all of them.
+        record: Record of an Adapter or of Columns.
+        attempt: Number of the attempt.
+
+    Returns:
+        Entries for sis.append_many, by position: a gap with its reason where the sampled log-prob is unusable.
+    """
     made: List[Union[Block, Gap]] = []
     reasons = reasons_of(record.sampled_log_probs)
     edges = [0, *(np.flatnonzero(reasons[1:] != reasons[:-1]) + 1).tolist(), len(reasons)]
@@ -231,38 +279,76 @@ Told = Tuple[int, Optional[str], Sequence[VersionRange]]
 
 
 class Adapter(abc.ABC):
-    """Reads the outputs of one engine that were made with one set of sampling parameters."""
+    """Reads the outputs of one engine that were made with one set of sampling parameters.
 
-    # How the log-probs were made, from the settings of engine and request.
+    Attributes:
+        sampling: How the log-probs were made, from the settings of engine and request.
+        cumulative: Whether an output repeats the positions of the request's earlier outputs.
+    """
+
     sampling: Sampling
-    # Whether an output of a request repeats the positions of those before it.
     cumulative: bool
 
     @abc.abstractmethod
     def length(self, output: Any) -> int:
-        """Returns how many positions an output tells of. Raises if that can't be known."""
+        """Counts the positions of an output.
+
+        Args:
+            output: The output.
+
+        Returns:
+            The number of positions.
+
+        Raises:
+            Exception: The number is unknown.
+        """
 
     @abc.abstractmethod
     def ended(self, output: Any) -> Optional[str]:
-        """Whether it is the request's last: "finished", "aborted", or None."""
+        """Returns whether an output is its request's last.
+
+        Args:
+            output: The output.
+
+        Returns:
+            "finished" or "aborted"; None if the request goes on.
+        """
 
     def versions(self, output: Any) -> Sequence[VersionRange]:
-        """Returns the engine's names of the weights that generated the output's request, by ascending position.
+        """Returns the engine's names of the weights that generated a request.
 
-        Empty if the engine names none. Ranges may tell of more positions than the output.
+        Args:
+            output: Output of the request.
+
+        Returns:
+            Ranges by ascending position, which may go beyond the output; empty if the engine names no weights.
         """
         return ()
 
     def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
-        """Returns `length`, `ended` and `versions` of each output."""
+        """Returns what the engine says of several outputs, except their log-probs.
+
+        Args:
+            outputs: The outputs.
+
+        Returns:
+            `length`, `ended` and `versions` of each output.
+        """
         return [(self.length(output), self.ended(output), self.versions(output)) for output in outputs]
 
     @abc.abstractmethod
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         """Returns the positions of all pieces, one after the other, as the engine listed them.
 
-        Raises MalformedOutput if lengths or ids of an output disagree, and anything else if a position
-        can't be read. It looks at the pieces' own positions only: others may be unreadable.
+        Args:
+            pieces: The pieces. Other positions of their outputs may be unreadable.
+
+        Returns:
+            The columns of all positions.
+
+        Raises:
+            MalformedOutput: Lengths or ids of an output disagree.
+            Exception: A position can't be read.
         """
 
     def read(
@@ -271,15 +357,33 @@ class Adapter(abc.ABC):
         top_k: int,
         vocabulary_size: Optional[int] = None,
     ) -> Read:
-        """Returns the record of all positions of all pieces.
+        """Returns the record of all positions of all pieces. Never raises for what an engine returned.
 
-        What can't be read costs itself only: a position, or, if it is a MalformedOutput, a piece. There the
-        record's sampled id is -1 and its set is empty. Never raises for what an engine returned.
+        An unreadable position affects no other, and a MalformedOutput affects its piece only. There the record's
+        sampled id is -1 and its set is empty.
+
+        Args:
+            pieces: The pieces.
+            top_k, vocabulary_size: As in Columns.read.
+
+        Returns:
+            The record, one row per position, and its faults.
         """
         return _Reader(self, top_k, vocabulary_size).read(pieces)
 
     def record(self, output: Any, top_k: int, vocabulary_size: Optional[int] = None) -> TopK:
-        """Returns the record of all positions of an output, for entries_of. Raises MalformedOutput."""
+        """Returns the record of all positions of an output, for entries_of.
+
+        Args:
+            output: The output.
+            top_k, vocabulary_size: As in Columns.read.
+
+        Returns:
+            The record.
+
+        Raises:
+            MalformedOutput: The output's log-probs can't be assigned to its tokens.
+        """
         read = self.read([Piece(output, 0, self.length(output))], top_k, vocabulary_size)
         for fault in read.faults:
             if isinstance(fault.error, MalformedOutput):

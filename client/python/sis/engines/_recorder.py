@@ -25,7 +25,7 @@ from sis._top_k import TopK
 
 # A caller that is so many positions ahead of the server waits.
 MAX_WAITING = 1 << 16
-# Of records that are made at once.
+# Size of the records that are made at once, in bytes.
 _PART_BYTES = 2 << 20
 # An error names so many malformed outputs.
 _MAX_NAMED = 20
@@ -123,6 +123,9 @@ class Recorder:
         """Begins to record.
 
         Args:
+            client: The client.
+            run: The run.
+            adapter: Reads the engine's outputs.
             policy_version: Version of the engine's weights. None: the engine names them.
             worker: As in Client.append.
             interval: Seconds between sending.
@@ -167,12 +170,14 @@ class Recorder:
 
     @property
     def policy_version(self) -> Optional[int]:
+        """Version of the weights of all outputs that are added without one; None: the engine names them.
+
+        Set it when the engine has new weights.
+        """
         return self._policy_version
 
     @policy_version.setter
     def policy_version(self, version: Optional[int]) -> None:
-        """To be set when the engine has the new weights: what is added from now on is of this version,
-        unless `add` is told another."""
         with self._mine():
             self._policy_version = version
 
@@ -189,19 +194,33 @@ class Recorder:
             return self._unusable.copy()
 
     def add(self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None) -> None:
-        """Notes what the engine has returned for a sequence: its first output or the next one.
+        """Adds the next output of the engine for a sequence.
 
-        An output that says that its request has finished seals the sequence, unless `more` is to
-        come: another turn of an agent, after what a tool wrote (`skip`). After one that was aborted
-        it stays open: a further request, whose prompt holds what was generated, goes on where it
-        ended; one that begins anew is another attempt (`retry`).
-        policy_version: of the weights that generated this output. None: the recorder's.
+        The last output of a request seals the sequence, unless `more`. After an aborted request it stays open: a
+        further request whose prompt contains the generated tokens continues it; for one that begins again, call
+        `retry`.
+
+        Args:
+            sequence: Id of the sequence.
+            output: The output, in the form that the adapter takes.
+            more: Whether another request follows a finished one, such as an agent's next turn after a tool (`skip`).
+            policy_version: Version of the weights that generated this output; None: the recorder's.
+
+        Raises:
+            ValueError: The recorder is closed.
         """
         self._add([(sequence, output)], more, policy_version)
 
     def add_many(self, outputs: Iterable[Tuple[str, Any]], *, policy_version: Optional[int] = None) -> None:
-        """As `add` of these pairs of a sequence and an output one by one, but cheaper, for instance for all outputs
-        of an engine's step."""
+        """Adds outputs of several sequences in less time than by `add`, such as all outputs of an engine's step.
+
+        Args:
+            outputs: Pairs of a sequence's id and an output.
+            policy_version: As in `add`.
+
+        Raises:
+            ValueError: The recorder is closed.
+        """
         self._add(list(outputs), False, policy_version)
 
     def _add(self, pairs: Sequence[Tuple[str, Any]], more: bool, policy_version: Optional[int]) -> None:
@@ -234,16 +253,33 @@ class Recorder:
         return _Told(length, ended, versions, error, end_unknown)
 
     def skip(self, sequence: str, positions: int) -> None:
-        """Leaves positions without records: tokens that the policy did not generate, such as what a
-        tool wrote. What is added next comes after them; the trainer's mask has a 0 there."""
+        """Leaves positions without records: tokens that the policy did not generate, such as a tool's. The trainer's
+        mask has a 0 there.
+
+        Args:
+            sequence: Id of the sequence.
+            positions: Number of tokens. The next output is of the positions after them.
+
+        Raises:
+            ValueError: The recorder is closed.
+        """
         with self._mine():
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = state.length + positions, 0
 
     def retry(self, sequence: str) -> SequenceRef:
-        """Begins another attempt at a sequence. What was recorded of those before stays theirs.
-        Returns the name that trainers fetch it by."""
+        """Begins another attempt at a sequence. Records of earlier attempts stay.
+
+        Args:
+            sequence: Id of the sequence.
+
+        Returns:
+            The sequence and the number of the attempt, by which trainers fetch it.
+
+        Raises:
+            ValueError: The recorder is closed.
+        """
         with self._mine():
             self._check()
             attempt = self._sequences.get(sequence, _Sequence()).attempt + 1
@@ -252,17 +288,27 @@ class Recorder:
         return SequenceRef(sequence, attempt)
 
     def forget(self, sequence: str) -> None:
-        """Frees what the recorder itself keeps of a sequence that no call will name again: one that
-        stays open, or was tried again. Others it forgets once they are sealed."""
+        """Frees the recorder's state of a sequence that no later call names, if it stays open or was tried again.
+        Others are forgotten when they are sealed.
+
+        Args:
+            sequence: Id of the sequence.
+        """
         with self._mine():
             self._sequences.pop(sequence, None)
             self._last.pop(sequence, None)
 
     def flush(self) -> Dict[SequenceRef, int]:
-        """Sends all that was added, and waits until it is stored. Returns the committed length of
-        every sequence that grew since the last call.
+        """Sends all that was added, and waits until it is stored.
 
-        Raises what was refused since the last flush, or else MalformedOutput; all else is stored."""
+        Returns:
+            The committed length, in positions, of every sequence that grew since the last call.
+
+        Raises:
+            sis.Error: Entries were refused since the last flush, or no server answers. All others are stored.
+            MalformedOutput: Outputs were malformed since the last flush. All others are stored.
+            ValueError: The recorder is closed.
+        """
         with self._mine():
             self._check()
             self._flush_wanted = True
@@ -275,8 +321,7 @@ class Recorder:
         return committed
 
     def close(self) -> None:
-        """Flushes, and ends the recorder. Raises what flush raises; it is closed even then.
-        Idempotent."""
+        """Flushes, and ends the recorder. Raises what flush raises, and ends it even then. Idempotent."""
         self._owner.check("recorder")
         if self._closed:
             return

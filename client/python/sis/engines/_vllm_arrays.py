@@ -1,4 +1,4 @@
-"""vLLM's log-probs as the arrays that its workers make, of which it makes Python objects otherwise."""
+"""vLLM's log-probs as the arrays that its workers make, instead of Python objects made of these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ArrayLogprobs(collections.abc.Sequence[Dict[int, Any]]):
     def __init__(self, width: int) -> None:
         """`width`: columns of a position, the sampled token's first."""
         self._width = width
-        # Of each position [1, width]; float32, nats.
+        # [1, width] for each position; log-probs are float32, in nats.
         self.ids: List[np.ndarray] = []
         self.log_probs: List[np.ndarray] = []
 
@@ -53,11 +53,16 @@ class ArrayLogprobs(collections.abc.Sequence[Dict[int, Any]]):
 
 
 def hand_over_arrays(engine: Any) -> None:
-    """From now on the outputs of an LLM or AsyncLLM have ArrayLogprobs.
+    """Lets the outputs of later requests to an engine have ArrayLogprobs. Idempotent.
 
-    vLLM (0.32) spends more on making Python objects and texts of all listed tokens than recording
-    them costs. A VllmAdapter reads either to the same record. Requests that run already keep the form
-    that they have. Idempotent. ValueError if the engine isn't built as this expects.
+    vLLM (0.32) spends more time on making Python objects and texts of all listed tokens than recording costs. A
+    VllmAdapter reads both forms to the same record.
+
+    Args:
+        engine: vLLM's LLM or AsyncLLM.
+
+    Raises:
+        ValueError: The engine is built in another way.
     """
     processor = processor_of(engine)
     stock = processor.add_request
@@ -83,7 +88,7 @@ def _add_request(
 
 
 def processor_of(engine: Any) -> Any:
-    """Of vLLM's class OutputProcessor."""
+    """Returns the engine's OutputProcessor."""
     found = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
     if not hasattr(found, "request_states"):
         name = type(engine).__name__
@@ -100,12 +105,19 @@ def _update(own: Any, step: Any) -> None:
 
 
 def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:
-    """What each running request of an LLM or AsyncLLM has generated, with the request's id:
-    `recorder.add_many(outputs_so_far(engine))`, now and then, streams what is recorded while the engine
-    itself returns nothing but whole outputs (RequestOutputKind.FINAL_ONLY).
+    """Returns what running requests have generated so far: those with one output, whose log-probs are ArrayLogprobs.
 
-    Of requests with one output whose log-probs are ArrayLogprobs. To be called where the engine's steps
-    are made: in its thread, or event loop.
+    `recorder.add_many(outputs_so_far(engine))` streams records while the engine returns only whole outputs
+    (RequestOutputKind.FINAL_ONLY). Call it in the thread, or event loop, that makes the engine's steps.
+
+    Args:
+        engine: vLLM's LLM or AsyncLLM.
+
+    Returns:
+        The id of each request, and its output for a VllmAdapter.
+
+    Raises:
+        ValueError: The engine is built in another way.
     """
     found: List[Tuple[str, Any]] = []
     for state in processor_of(engine).request_states.values():

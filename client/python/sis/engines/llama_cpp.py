@@ -25,26 +25,38 @@ _ID = operator.itemgetter("id")
 
 
 def field_names(after_sampling: bool) -> Tuple[str, str]:
-    """Returns the names of a token's value and of the list beside it. After sampling they hold probabilities."""
+    """Returns the names of fields in a position of an answer.
+
+    Args:
+        after_sampling: Whether the request has "post_sampling_probs": then values are probabilities, not log-probs.
+
+    Returns:
+        The name of a token's value, and the name of the list of the most probable tokens.
+    """
     return ("prob", "top_probs") if after_sampling else ("logprob", "top_logprobs")
 
 
 class LlamaCppAdapter(Adapter):
-    """Of whole answers, not streamed ones, to requests with "n_probs": K and "return_tokens": true.
+    """Reads whole answers, not streamed ones, to requests with "n_probs": K and "return_tokens": true.
 
-    The log-probs are raw ones unless the request has "post_sampling_probs": true, which it must
-    have with any temperature but 1, or any filter.
+    The log-probs are raw unless the request has "post_sampling_probs": true, which it needs with any filter and any
+    temperature except 1.
 
-    The server leaves out the log-probs of tokens that end within a character. Their positions have no
-    usable log-prob, and neither have those of which the answer doesn't tell whether they were left
-    out, as when one of two equal tokens was.
+    The server leaves out the log-probs of tokens that end within a character. Their positions have no usable log-prob,
+    and neither have positions that may have been left out, such as both of two equal tokens.
     """
 
     cumulative = True
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
-        """`answer`: any answer to a request of this kind; it says the settings that the server
-        used."""
+        """Makes the adapter.
+
+        Args:
+            answer: Any answer to a request of this kind; it has the settings that the server used.
+
+        Raises:
+            ValueError: The settings are refused by `sampling`.
+        """
         self.sampling = sampling(answer["generation_settings"])
 
     def length(self, output: Mapping[str, Any]) -> int:
@@ -56,7 +68,7 @@ class LlamaCppAdapter(Adapter):
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         after = self.sampling.log_probs == "processed"
         name, list_name = field_names(after)
-        # Of a position that is not told.
+        # A position that the server leaves out.
         nothing: Mapping[str, Any] = {name: None, list_name: ()}
         sampled: List[int] = []
         entries: List[Mapping[str, Any]] = []
@@ -89,9 +101,18 @@ class LlamaCppAdapter(Adapter):
 
 
 def sampling(settings: Mapping[str, Any]) -> Sampling:
-    """How the server made the log-probs, from its `generation_settings`. ValueError for greedy
-    decoding, and for raw log-probs where a sampler that the service has no word for changes the
-    distribution."""
+    """Returns how the server made the log-probs.
+
+    Args:
+        settings: `generation_settings` of an answer.
+
+    Returns:
+        The sampling.
+
+    Raises:
+        ValueError: It decoded greedily, or the log-probs are raw and a sampler that sis.Sampling does not have changed
+            the distribution.
+    """
     samplers = settings["samplers"]
 
     def value(name: str, sampler: str, neutral: Any) -> Any:
@@ -123,7 +144,18 @@ def sampling(settings: Mapping[str, Any]) -> Sampling:
 
 
 def aligned(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
-    """int [T]: which entry is of each token, where there is only one way to tell; else -1."""
+    """Finds the log-probs of each token: the server leaves out those of tokens that end within a character.
+
+    Args:
+        tokens: The T tokens of an answer.
+        listed: The tokens whose log-probs it has, in the same order.
+
+    Returns:
+        int [T], the index in `listed` of each token; -1 if there is none, or more than one way to assign it.
+
+    Raises:
+        MalformedOutput: A listed token is not among the answer's.
+    """
     first = np.full(len(listed), -1)
     last = np.full(len(listed), -2)
     place = 0

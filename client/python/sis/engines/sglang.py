@@ -19,22 +19,23 @@ from sis._run import Sampling
 _GREEDY_BELOW = 1e-6
 # A top_k of -1, or from this number on, means all tokens.
 _ALL = 1 << 30
-# What changes nothing.
+# Values that change nothing.
 _FILTERS = {"top_p": 1.0, "top_k": _ALL, "min_p": 0.0}
-# Of an entry: log-prob, id and text.
+# Log-prob, id and text of an entry.
 _LOG_PROB, _ID, _TEXT = map(operator.itemgetter, (0, 1, 2))
-# Where this is set SGLang returns log-probs as they are before temperature.
+# Environment variable with which SGLang returns the log-probs before the temperature.
 _ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class SglangAdapter(Adapter):
-    """Of answers to requests with "return_logprob": true and "top_logprobs_num": K, whole or
-    streamed. Whole ones cost the least here with "return_flat_raw_output_top_logprobs": true and
+    """Reads answers to requests with "return_logprob": true and "top_logprobs_num": K, whole or streamed.
+
+    Whole answers cost the least here with "return_flat_raw_output_top_logprobs": true and
     "return_flat_raw_top_logprobs_b64": true.
 
-    SGLang's log-probs are those after penalties and temperature, before top-p, top-k and min-p. With
-    such a filter they are not those of the draw: it is refused.
+    SGLang's log-probs are those after penalties and temperature, before top-p, top-k and min-p. Such filters are
+    refused, because the log-probs are then not those of the draw.
     """
 
     def __init__(
@@ -44,13 +45,16 @@ class SglangAdapter(Adapter):
         *,
         original_log_probs: Optional[bool] = None,
     ) -> None:
-        """`sampling_params`: the dictionary that is sent. server_args: those of the engine
-        (`engine.server_args`), or a mapping of the ones that were changed. original_log_probs:
-        whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process does, for
-        an sglang.Engine that was made here has its environment.
+        """Makes the adapter.
 
-        ValueError for greedy decoding, for speculative decoding (which only server_args tell), and
-        where the log-probs are not those of the draw.
+        Args:
+            sampling_params: The dictionary that is sent.
+            server_args: Arguments of the engine (`engine.server_args`), or a mapping of those that were changed.
+            original_log_probs: Whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process
+                does, whose environment an sglang.Engine that was made here has.
+
+        Raises:
+            ValueError: Requests decode greedily or speculatively, or the log-probs are not those of the draw.
         """
         speculative = _setting(server_args, "speculative_algorithm")
         if speculative is not None:
@@ -64,7 +68,7 @@ class SglangAdapter(Adapter):
         if original_log_probs is None:
             original_log_probs = os.environ.get(_ORIGINAL, "").lower() in ("true", "1")
         self.sampling = sampling({**preferred, **sampling_params}, original_log_probs)
-        # Else what a streamed request answers repeats what it answered before.
+        # A streamed answer otherwise repeats the request's earlier ones.
         self.cumulative = not _setting(server_args, "incremental_streaming_output")
 
     def length(self, output: Mapping[str, Any]) -> int:
@@ -116,8 +120,19 @@ class SglangAdapter(Adapter):
 
 
 def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
-    """How SGLang makes the log-probs of such a request. ValueError for greedy decoding, and for
-    filters, which it leaves out of them."""
+    """Returns how SGLang makes the log-probs of a request.
+
+    Args:
+        params: The request's sampling parameters; those that it leaves out have SGLang's defaults.
+        original_log_probs: Whether log-probs are those before the temperature.
+
+    Returns:
+        The sampling.
+
+    Raises:
+        ValueError: The request decodes greedily or by beams, or has a filter or a watermark, which the log-probs leave
+            out.
+    """
 
     def value(name: str, default: Any) -> Any:
         given = params.get(name)
@@ -157,7 +172,17 @@ def _setting(server_args: Any, name: str) -> Any:
 
 
 def sampled(output: Mapping[str, Any]) -> Sequence[Tuple[float, int, Any]]:
-    """Per generated token: its log-prob, id and text."""
+    """Returns the sampled tokens of an answer.
+
+    Args:
+        output: The answer.
+
+    Returns:
+        Log-prob in nats, id and text of each generated token.
+
+    Raises:
+        MalformedOutput: The answer has no log-probs.
+    """
     found = output["meta_info"].get("output_token_logprobs")
     if found is None:
         raise MalformedOutput("the answer has no log-probs: the request needs 'return_logprob': true")
@@ -173,7 +198,14 @@ def _check_length(name: str, there: int, stop: int, total: Optional[int]) -> Non
 
 
 def texts(meta: Mapping[str, Any]) -> Iterator[Tuple[int, Any]]:
-    """Yields ids and texts; a text is None if the answer has only the id."""
+    """Yields the sampled and listed tokens of an answer.
+
+    Args:
+        meta: Its `meta_info`.
+
+    Yields:
+        Id and text; None: the answer has only the id.
+    """
     for entry in itertools.chain(
         meta["output_token_logprobs"], *(tops or () for tops in meta.get("output_top_logprobs") or ())
     ):
@@ -183,10 +215,20 @@ def texts(meta: Mapping[str, Any]) -> Iterator[Tuple[int, Any]]:
 def listed(
     meta: Mapping[str, Any], start: int, stop: int, total: Optional[int], needed: bool = True
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns log-probs and ids of the most probable tokens, [stop - start, K].
+    """Returns the most probable tokens of the positions [start, stop) of an answer.
 
     Args:
-        needed: Raise an error for a position without a list. Its row is otherwise empty: -inf and -1.
+        meta: Its `meta_info`.
+        start, stop: The first position, and one past the last.
+        total: Number of positions that lists must have; None: `stop` or more.
+        needed: Whether each position needs a list. Otherwise the row of a position without one is -inf and -1.
+
+    Returns:
+        float32 [stop - start, K], log-probs in nats; and int [stop - start, K], ids.
+
+    Raises:
+        MalformedOutput: A list has the wrong length or type.
+        NothingListed: A needed list is empty, and another is not.
     """
     if "output_top_logprobs_shape" in meta:
         rows, width = meta["output_top_logprobs_shape"]

@@ -11,19 +11,35 @@ from sis._run import Sampling
 
 
 class TransformersAdapter(Adapter):
-    """Of the rows of generate(..., return_dict_in_generate=True, output_scores=True), which this
-    adapter's `rows` takes to pieces."""
+    """Reads the rows of generate(..., return_dict_in_generate=True, output_scores=True), which `rows` takes apart."""
 
     cumulative = True
 
     def __init__(self, generation_config: Any) -> None:
-        """`generation_config`: what `generate` used, model.generation_config mostly. ValueError if
-        it decodes greedily or by beams."""
+        """Makes the adapter.
+
+        Args:
+            generation_config: The GenerationConfig that `generate` used, by default model.generation_config.
+
+        Raises:
+            ValueError: It decodes greedily or by beams.
+        """
         self._config = generation_config
         self.sampling = sampling(generation_config)
 
     def rows(self, output: Any, top_k: int) -> List[Columns]:
-        """The sequences of a batch, each up to its first end-of-sequence token."""
+        """Returns the sequences of a batch, each up to its first end-of-sequence token.
+
+        Args:
+            output: What `generate` returned.
+            top_k: K, the number of most probable tokens to list.
+
+        Returns:
+            The adapter's outputs, one per sequence.
+
+        Raises:
+            ValueError: The output has no scores.
+        """
         from sis.engines._steps import Steps
 
         if getattr(output, "scores", None) is None:
@@ -62,7 +78,17 @@ class TransformersAdapter(Adapter):
 
 
 def sampling(config: Any) -> Sampling:
-    """How scores are made with a GenerationConfig."""
+    """Returns how scores are made.
+
+    Args:
+        config: The GenerationConfig.
+
+    Returns:
+        The sampling.
+
+    Raises:
+        ValueError: It decodes greedily or by beams.
+    """
     if not config.do_sample:
         raise ValueError("do_sample is not set: greedy decoding draws no tokens")
     if (config.num_beams or 1) != 1:

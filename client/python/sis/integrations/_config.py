@@ -99,6 +99,9 @@ class SisConfig:
             given: Values by field name. `address` and `run` are required.
             name: Name of `given` in that configuration, for errors.
 
+        Returns:
+            The settings.
+
         Raises:
             ValueError: A field is unknown, missing or has a wrong value.
         """
@@ -135,10 +138,13 @@ class SisConfig:
 
         Args:
             skips: Whether calls skip an unreachable server for some seconds, even if it is the only one.
+
+        Returns:
+            The client.
         """
         assert self.address is not None
-        single = isinstance(self.address, str)
-        return Client([self.address] if single and skips else self.address, timeout=self.timeout)  # type: ignore[list-item]
+        address = [self.address] if skips and isinstance(self.address, str) else self.address
+        return Client(address, timeout=self.timeout)
 
     def create_run(self, client: Client, vocabulary_size: int, incarnation: int = 0, **others: Any) -> Run:
         """Creates the run, or returns the one that is there.
@@ -148,6 +154,9 @@ class SisConfig:
             vocabulary_size: Number of tokens of the model's head.
             incarnation: The run's incarnation; 0: the one that is there.
             others: Further arguments of `sis.Client.create_run`; they replace those of these settings.
+
+        Returns:
+            The run.
 
         Raises:
             sis.Error: The server refuses the run or is unreachable.

@@ -36,6 +36,9 @@ def name_of(context: Any, sampled_ids: Any, log_probs: Any) -> str:
         sampled_ids: int [T].
         log_probs: float32 [T], nats, as the engine returned them.
 
+    Returns:
+        32 hexadecimal digits.
+
     Raises:
         ValueError: The shapes differ.
     """

@@ -63,6 +63,9 @@ class OldLogProbs(Service):
             log_probs: float32 [B, T], the current policy's log-probs of `tokens`, in nats.
             sampling_log_probs: float32 [B, T], the log-probs that `tokens` were sampled with, in nats.
             advantages: float32 [B, T] or [B, 1], read only with config.observe.
+
+        Returns:
+            The decisions, [B, T].
         """
         decided = Decided.nothing(log_probs.detach(), sampling_log_probs)
         if not batch.slices:

@@ -184,7 +184,13 @@ class _Responses:
 
 
 class Process:
-    """A process that generates or trains."""
+    """A process that generates or trains.
+
+    Attributes:
+        framework: The framework.
+        connection: The run; None until it is needed.
+        step: Number of the optimiser's next step; None until before_train_step is called.
+    """
 
     def __init__(self, framework: Framework) -> None:
         self.framework = framework
@@ -194,11 +200,17 @@ class Process:
     def forget(self) -> None:
         """Begins as a new process does."""
         self.connection: Optional[Connection] = None
-        # The optimiser's next step; None until before_train_step is called.
         self.step: Optional[int] = None
 
     def connected(self, args: Any) -> Connection:
-        """Returns the connection, made by the first call."""
+        """Returns the connection, which the first call makes.
+
+        Args:
+            args: The framework's arguments.
+
+        Returns:
+            The connection.
+        """
         with self._connecting:
             if self.connection is None:
                 self.connection = Connection(self.framework, args)
@@ -207,7 +219,13 @@ class Process:
     def before_train_step(
         self, args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
     ) -> None:
-        """Notes the optimiser's step, which is the draw: Megatron's hook before each of its steps."""
+        """Notes the number of the optimiser's step, which is the draw: Megatron's hook before each step.
+
+        Args:
+            args: The framework's arguments.
+            rollout_id, step_id, model, optimizer: Ignored.
+            opt_param_scheduler: Megatron's scheduler, which counts samples.
+        """
         # The scheduler counts samples, and a training that is resumed continues counting.
         self.step = opt_param_scheduler.num_steps // args.global_batch_size
 
@@ -232,6 +250,9 @@ class Process:
 
         Returns:
             The loss, and metrics by name.
+
+        Raises:
+            ValueError: before_train_step was not called.
         """
         old = self.connected(args)
         if self.step is None:
@@ -276,6 +297,17 @@ def packed_loss(process: Process, log_probs_and_entropy: Callable[..., Any]) -> 
     """Returns the loss function of slime and vime, whose `log_probs_and_entropy` takes samples one after the other."""
 
     def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_mean: Any) -> Loss:
+        """Returns the framework's policy_loss_function of the old log-probs and advantages that SIS makes.
+
+        Args:
+            args: The framework's arguments.
+            batch: A micro-batch.
+            logits: [1, N, V], the tokens of all samples one after the other.
+            sum_of_sample_mean: The framework's reduction.
+
+        Returns:
+            The loss, and metrics by name.
+        """
         current = lambda: log_probs_and_entropy(
             logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
             response_lengths=batch["response_lengths"],
@@ -293,11 +325,18 @@ class _Request:
 
 
 class OneTurn:
-    """The framework's own generate function, whose answers are recorded."""
+    """The framework's own generate function, whose answers are recorded.
+
+    There is no hook between a request and its answer, so the function `post` of the framework's module is replaced.
+    """
 
     def __init__(self, process: Process, module: Any) -> None:
-        """module: the framework's module of `generate`. Its function `post` is replaced, because there is no hook
-        between a request and its answer."""
+        """Replaces `post`.
+
+        Args:
+            process: This process.
+            module: The framework's module of `generate`.
+        """
         self._process, self._module = process, module
         # The request that this task makes.
         self._request: contextvars.ContextVar[_Request] = contextvars.ContextVar("sis.integrations._slime_family")
@@ -313,7 +352,17 @@ class OneTurn:
         return request.answer
 
     async def generate(self, args: Any, sample: Any, sampling_params: Dict[str, Any], evaluation: bool = False) -> Any:
-        """Generates one turn by the framework's own function, and records it unless it is an evaluation."""
+        """Generates one turn by the framework's own function, and records it unless it is an evaluation.
+
+        Args:
+            args: The framework's arguments.
+            sample: A sample with a prompt.
+            sampling_params: Sampling parameters of the request.
+            evaluation: Whether it is an evaluation.
+
+        Returns:
+            The sample with its response.
+        """
         if evaluation:
             return await self._module.generate(args, sample, sampling_params)
         connection = await asyncio.to_thread(self._process.connected, args)

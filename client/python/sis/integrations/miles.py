@@ -44,6 +44,12 @@ before_train_step = _process.before_train_step
 async def generate(input: GenerateFnInput) -> GenerateFnOutput:
     """Generates one turn as Miles's own function does, and records it unless it is an evaluation.
 
+    Args:
+        input: Miles's input.
+
+    Returns:
+        Miles's output.
+
     Raises:
         ValueError: The arguments do not suit SIS.
     """
@@ -76,6 +82,9 @@ def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_m
         batch: A micro-batch.
         logits: [1, N, V], or [B, T, V] if rows are padded.
         sum_of_sample_mean: Miles's reduction.
+
+    Returns:
+        The loss, and metrics by name.
     """
     padded = batch.get("max_seq_lens")
     current = lambda: get_log_probs_and_entropy(

@@ -95,6 +95,14 @@ class SisTrainerMixin(_Trainer):
         self._sis_batch: Any = None
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Makes ms-swift's step, and logs the metrics after each step of the optimiser.
+
+        Args:
+            args, kwargs: Arguments of ms-swift's.
+
+        Returns:
+            The loss.
+        """
         self._sis.step = self.state.global_step
         loss = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients:

@@ -128,7 +128,11 @@ class SisAsyncTrainerMixin(DecidingMixin):
         of_the_main_process(self.accelerator, lambda: _check_worker(self.rollout_worker))
 
     def get_train_dataloader(self) -> Any:
-        """Returns TRL's loader, whose batches also have the sequence and position of each term of the loss."""
+        """Makes TRL's loader.
+
+        Returns:
+            The loader, whose batches also have the sequence and position of each term of the loss.
+        """
         of_the_main_process(self.accelerator, lambda: self.vllm_client.wait_for_server_ready())
         self._sis_check_server(lambda: self.vllm_client)
         loader = super().get_train_dataloader()
@@ -156,7 +160,16 @@ class SisAsyncTrainerMixin(DecidingMixin):
             self._sis_service.advance_version(self.model_version)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns TRL's loss with the weights that SIS makes, and logs the metrics."""
+        """Computes TRL's loss with the weights that SIS makes, and logs the metrics.
+
+        Args:
+            model: The model.
+            inputs: A micro-batch.
+            args, kwargs: Further arguments of TRL's.
+
+        Returns:
+            The loss.
+        """
         self._sis_last_step = self._sis_step()
         selected = inputs["token_index"] >= 0
         places = inputs["token_index"][selected]

@@ -68,7 +68,12 @@ class SisRolloutLoopMixin(_Loop):
     bases."""
 
     def __init__(self, *, sis_recording: Recording, **settings: Any) -> None:
-        """Makes the loop. SisAsyncTrainerMixin gives `sis_recording`; all else is TRL's."""
+        """Makes the loop.
+
+        Args:
+            sis_recording: The run and settings, from SisAsyncTrainerMixin.
+            settings: Arguments of TRL's loop.
+        """
         super().__init__(**settings)
         self._sis_run, config = sis_recording.run, sis_recording.config
         self._sis_service = Service(config, config.client(), self._sis_run)

@@ -33,6 +33,7 @@ class SisTrainerMixin(DecidingMixin):
     Attributes:
         sis_client: The `sis.Client` of this process.
         sis_run: The `sis.Run`; `sis_client.list_steps(sis_run, draws=[step])[step]` has a step's histograms.
+        rollout_func: TRL's; `sis_records` and `sis_sampling` of its result are recorded.
     """
 
     rollout_func: Any
@@ -66,7 +67,14 @@ class SisTrainerMixin(DecidingMixin):
         self._sis_inputs: Optional[Dict[str, Any]] = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains as GRPOTrainer does, and releases the records at the end."""
+        """Trains as GRPOTrainer does, and releases the records at the end.
+
+        Args:
+            args, kwargs: Arguments of GRPOTrainer.train.
+
+        Returns:
+            TRL's result.
+        """
         if self._sis_config.observe:
             return super().train(*args, **kwargs)
         # Discards what a training before left: unused rollouts, which are released, and the step at which the engine

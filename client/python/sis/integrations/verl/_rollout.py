@@ -133,7 +133,11 @@ class RecordingEngine:
                 self._outage.succeeded("flush")
 
     async def advance_version(self, policy_version: int) -> None:
-        """Tells the service that the engine has weights of this version."""
+        """Tells the service that the engine has new weights.
+
+        Args:
+            policy_version: Version of the weights.
+        """
         try:
             try:
                 await self._advance_version(policy_version)

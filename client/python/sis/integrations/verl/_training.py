@@ -41,6 +41,9 @@ def attach(worker: Any, config: SisConfig, truncated: bool = False) -> Training:
             of the policy renormalised over the kept tokens. It must not compare them with a reference model's
             (use_kl_loss), and config.mass must be 0.
 
+    Returns:
+        The handle.
+
     Raises:
         ValueError: SIS does not support the worker's engine or these settings.
     """
@@ -85,8 +88,8 @@ class _Service(Service):
 class Training:
     """The handle that `attach` returns.
 
-    A mini-batch is a draw, numbered by the optimiser's step, or one more than the last. Its records are fetched and kept
-    once, before the first micro-batch. A server that does not answer costs the mini-batch its decisions, not the
+    A mini-batch is a draw, numbered by the optimiser's step, or one more than the last. Its records are fetched and
+    kept once, before the first micro-batch. A server that does not answer costs the mini-batch its decisions, not the
     training: tokens keep their importance ratios, and count as missing.
 
     Attributes:
@@ -98,7 +101,11 @@ class Training:
     """
 
     def __init__(self, worker: Any, config: SisConfig, truncated: bool) -> None:
-        """Use `attach`."""
+        """Replaces the worker's functions, and opens the run: use `attach`.
+
+        Args:
+            worker, config, truncated: As in `attach`.
+        """
         self.config = config
         self.truncated = truncated
         self.vocabulary = Vocabulary.of(worker.engine_config["strategy"])
