@@ -13,7 +13,7 @@ from sis._append_streams import checked_entries
 from sis._append_streams.checked_entries import Entry
 from sis._arrays import ArrayLike
 from sis._entries import Annotation, AppendEntry, Block, Gap, Seal
-from sis._owner import Owner
+from sis._owner import ClosesItself, Owner
 from sis._records import MissingReason, SequenceRef
 from sis._run import Run, RunConfig, Sampling
 from sis.v1 import ratio_service_pb2 as pb
@@ -73,7 +73,7 @@ atexit.register(warn_of_unflushed, "the program ended")
 os.register_at_fork(after_in_child=_open.clear)
 
 
-class AppendStream(abc.ABC):
+class AppendStream(ClosesItself):
     """A stream of entries, from Client.append. As a context manager it flushes and closes itself on exit.
 
     Small calls are combined into batches of about 256 KiB; `flush` sends the rest. A block of more than 4,096
@@ -259,12 +259,3 @@ class AppendStream(abc.ABC):
     @abc.abstractmethod
     def _break_off(self) -> None:
         """Ends the stream with unacked entries."""
-
-    def __enter__(self) -> AppendStream:
-        return self
-
-    def __exit__(self, exception_type: Optional[type], *_: object) -> None:
-        if exception_type is None:
-            self.close()
-        else:
-            self.abandon()

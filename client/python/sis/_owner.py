@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import time
+from typing import Optional, TypeVar
 
 # Seconds that a fork waits after a call. gRPC 1.51 waits in its own handler, before a fork, for a thread of its own; if
 # that thread still cleans up after a call, it waits for the fork.
@@ -42,3 +44,27 @@ class Owner:
                 f"this {what} was made in process {self._process}, from which this one ({os.getpid()}) was forked: "
                 "its connections don't work here. Make a sis.Client here, after the fork"
             )
+
+
+_Closes = TypeVar("_Closes", bound="ClosesItself")
+
+
+class ClosesItself(abc.ABC):
+    """A context manager that closes itself on exit, or after an error ends at once."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Sends the rest, and ends."""
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Ends without sending the rest."""
+
+    def __enter__(self: _Closes) -> _Closes:
+        return self
+
+    def __exit__(self, exception_type: Optional[type], *_: object) -> None:
+        if exception_type is None:
+            self.close()
+        else:
+            self.abandon()

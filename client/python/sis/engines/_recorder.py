@@ -18,7 +18,7 @@ from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, Version
 from sis.engines._labels import ASK_AFTER, Labelled, Labels
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
-from sis._owner import Owner
+from sis._owner import ClosesItself, Owner
 from sis._records import MissingReason, SequenceRef
 from sis._run import Run
 from sis._top_k import TopK
@@ -80,7 +80,7 @@ class _Work(Labelled):
     sealed_length: Optional[int] = None
 
 
-class Recorder:
+class Recorder(ClosesItself):
     """Records the sequences that an engine generates. A context manager: leaving it sends and
     stores all that was added.
 
@@ -341,15 +341,6 @@ class Recorder:
         if stream is not None:
             stream.abandon()
         self._writer.join()
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, exception_type: Optional[type], *_: object) -> None:
-        if exception_type is None:
-            self.close()
-        else:
-            self.abandon()
 
     def _mine(self) -> threading.Condition:
         """To be held by every call. In a process that was forked nobody writes, and the lock may be
