@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import functools
 import itertools
 import math
 import threading
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Awaitable, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from transformers import AutoConfig
@@ -363,8 +364,20 @@ class OneTurn:
         Returns:
             The sample with its response.
         """
-        if evaluation:
-            return await self._module.generate(args, sample, sampling_params)
+        turn = functools.partial(self._module.generate, args, sample, sampling_params)
+        return await (turn() if evaluation else self.recorded(args, sample, turn))
+
+    async def recorded(self, args: Any, sample: Any, turn: Callable[[], Awaitable[Any]]) -> Any:
+        """Awaits a turn, and records its answer.
+
+        Args:
+            args: The framework's arguments.
+            sample: The turn's sample, to which it adds the response.
+            turn: Calls the framework's own generate function.
+
+        Returns:
+            The turn's result.
+        """
         connection = await asyncio.to_thread(self._process.connected, args)
         if sample.response_length:
             _begin_anew(sample)
@@ -372,12 +385,12 @@ class OneTurn:
         # Each sample has a task of its own, or waits for the one before it.
         of_before = self._request.set(request)
         try:
-            sample = await self._module.generate(args, sample, sampling_params)
+            result = await turn()
         finally:
             self._request.reset(of_before)
         if request.answer is not None:
             await asyncio.to_thread(connection.record, sample, request.payload["sampling_params"], request.answer)
-        return sample
+        return result
 
 
 def _begin_anew(sample: Any) -> None:

@@ -10,21 +10,22 @@ and in FILE `sis: {address: "localhost:50051", run: my-training}`, with any othe
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from typing import Any, Dict
 
 import torch
 from miles.backends.training_utils.loss import get_log_probs_and_entropy, policy_loss_function
 from miles.rollout.base_types import GenerateFnInput, GenerateFnOutput
 from miles.rollout.generate_hub import single_turn
-from miles.rollout.generate_utils.generate_endpoint_utils import (
-    compute_prompt_ids_from_sample,
-    compute_request_payload,
-    update_sample_from_response,
-)
-from miles.utils.http_utils import post
 
-from sis.integrations._slime_family import Framework, Loss, Process
+from sis.integrations._slime_family import SGLANG, Framework, Loss, OneTurn, Process
+
+
+def _check_arguments(args: Any, top_k: int) -> None:
+    if any("RadixTreeMiddleware" in path for path in args.miles_router_middleware_paths):
+        raise ValueError("miles_router_middleware_paths has RadixTreeMiddleware, which changes tokens: leave it out")
+    SGLANG.check_arguments(args, top_k)
+
 
 _process = Process(
     Framework(
@@ -36,42 +37,24 @@ _process = Process(
             "lora_adapter_path": (None, "requests name no adapter"),
         },
         policy_loss_function,
+        SGLANG._replace(check_arguments=_check_arguments),
     )
 )
 before_train_step = _process.before_train_step
+_turns = OneTurn(_process, single_turn)
 
 
 async def generate(input: GenerateFnInput) -> GenerateFnOutput:
-    """Generates one turn as Miles's own function does, and records it unless it is an evaluation.
+    """Generates one turn by Miles's own function, and records it unless it is an evaluation.
 
     Args:
         input: Miles's input.
 
     Returns:
         Miles's output.
-
-    Raises:
-        ValueError: The arguments do not suit SIS.
     """
-    if input.evaluation:
-        return await single_turn.generate(input)
-    args, sample = input.args, input.sample
-    if any("RadixTreeMiddleware" in path for path in args.miles_router_middleware_paths):
-        raise ValueError("miles_router_middleware_paths has RadixTreeMiddleware, which changes tokens: leave it out")
-    connection = await asyncio.to_thread(_process.connected, args)
-    prompt = compute_prompt_ids_from_sample(input.state, sample)
-    payload, status = compute_request_payload(args, prompt, input.sampling_params, sample.multimodal_inputs)
-    if payload is None:
-        sample.status = status
-        return GenerateFnOutput(samples=sample)
-    payload["top_logprobs_num"] = connection.config.top_k
-    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
-    # As Miles's own function does.
-    by_session = args.sglang_router_policy == "consistent_hashing" and sample.session_id
-    answer = await post(url, payload, headers={"X-SMG-Routing-Key": sample.session_id} if by_session else None)
-    await update_sample_from_response(args, sample, payload=payload, output=answer)
-    await asyncio.to_thread(connection.record, sample, payload["sampling_params"], answer)
-    return GenerateFnOutput(samples=sample)
+    turn = functools.partial(single_turn.generate, input)
+    return await (turn() if input.evaluation else _turns.recorded(input.args, input.sample, turn))
 
 
 def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_mean: Any) -> Loss:
