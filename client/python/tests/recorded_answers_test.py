@@ -100,13 +100,17 @@ class RecordedAnswersTest(fake_service.ServiceTest):
         self.assertEqual(self.blocks("mixed"), [(2, 7, 5)])
         self.assertEqual(self.service.sequences["run", "mixed", 0].sealed, 9)
 
-    def test_spans_that_do_not_cover_the_answer_are_refused(self):
-        for spans in (
-            [(3, 0, 5), (4, 5, 8)], [(3, 0, 5), (4, 6, 9)], [(3, 1, 9)], [(3, 0, 10)], [(3, 0, 9), (4, 9, 5)],
-        ):
+    def test_positions_in_no_span_are_gaps(self):
+        for number, (spans, wanted) in enumerate((
+            ([(3, 0, 5), (4, 5, 8)], [(0, 5, 3), (5, 3, 4)]), ([(3, 0, 5), (4, 6, 9)], [(0, 5, 3), (6, 3, 4)]),
+            ([(3, 1, 9)], [(1, 8, 3)]), ([(3, 0, 10)], [(0, 9, 3)]), ([(3, 0, 9), (4, 9, 5)], [(0, 9, 3)]),
+        )):  # fmt: skip
             with self.subTest(spans):
-                (message,) = self.record(of_vllm(TOKENS, spans))
-                self.assertRegex(message, "answer s is not recorded: ValueError: weight_versions.*consecutive.* from 0 to 9")
+                self.record(of_vllm(TOKENS, spans), f"s{number}")
+                self.assertEqual(self.blocks(f"s{number}"), wanted)
+                self.assertEqual(len(self.service.sequences["run", f"s{number}", 0].gaps), 9 - sum(n for _, n, _ in wanted))
+
+    def test_an_answer_without_numbers_of_positions_is_refused(self):
         for spans in ([(3,)], [(3, None, None)]):
             with self.subTest(spans):
                 self.assertRegex(*self.record(of_vllm(TOKENS, spans)), "answer s is not recorded: ")

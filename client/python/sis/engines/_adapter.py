@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -67,6 +67,20 @@ def version_ranges(told: Mapping[str, Any]) -> List[VersionRange]:
         return [VersionRange(str(each["version"]), int(each["start"]), int(each["end"])) for each in ranges]
     version = told.get("weight_version")
     return [] if version is None else [VersionRange(str(version))]
+
+
+def ranges_within(
+    versions: Sequence[VersionRange], start: int, stop: int
+) -> Iterator[Tuple[Optional[str], int, int]]:
+    """Yields the ranges of [start, stop), each with the engine's name of its weights, or None."""
+    for version, first, last in versions:
+        for label, end in ((None, first), (version, stop if last is None else last)):
+            end = min(end, stop)
+            if end > start:
+                yield label, start, end
+                start = end
+    if start < stop:
+        yield None, start, stop
 
 
 class Fault(NamedTuple):

@@ -9,12 +9,14 @@ import itertools
 import threading
 import time
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from sis import _errors
 from sis._append import AppendStream
 from sis._client import Client
-from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, reasons_of, text_of
+from sis.engines._adapter import (
+    Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, ranges_within, reasons_of, text_of,
+)  # fmt: skip
 from sis.engines._labels import ASK_AFTER, Labelled, Labels
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
@@ -378,7 +380,7 @@ class Recorder(ClosesItself):
                     f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {text_of(told.error)}"
                 )
             count = start if told.length is None else base + told.length
-            for label, begin, end in _ranges(told.versions, start, count):
+            for label, begin, end in ranges_within(told.versions, start, count):
                 work = self._work_of(sequence, state, (label, version), now)
                 pieces = work.pieces
                 if base == 0 < begin and pieces and pieces[-1].stop == begin:
@@ -592,18 +594,6 @@ class Recorder(ClosesItself):
 
 def _named(sequence: str, attempt: int) -> str:
     return f"sequence {sequence!r}" + (f", attempt {attempt}" if attempt else "")
-
-
-def _ranges(versions: Sequence[VersionRange], start: int, stop: int) -> Iterator[Tuple[Optional[str], int, int]]:
-    """Yields the ranges of [start, stop), each with the engine's name of its weights, or None."""
-    for version, first, last in versions:
-        for label, end in ((None, first), (version, stop if last is None else last)):
-            end = min(end, stop)
-            if end > start:
-                yield label, start, end
-                start = end
-    if start < stop:
-        yield None, start, stop
 
 
 def _found(fault: Fault, record: TopK, work: List[_Work], begins: Sequence[int]) -> _Found:

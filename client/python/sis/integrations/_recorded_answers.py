@@ -12,7 +12,7 @@ import numpy as np
 
 from sis import _errors
 from sis._client import Client, append_many
-from sis.engines._adapter import Adapter, VersionRange, entries_of, reasons_of
+from sis.engines._adapter import Adapter, entries_of, ranges_within, reasons_of
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
 from sis._records import MissingReason
@@ -71,7 +71,6 @@ class AnswerRecorder:
         length, in_answer = len(tokens), adapter.length(output)
         if in_answer != length:
             raise ValueError(f"response_length: got {length}; must be {in_answer}, the length of the engine's answer")
-        ranges = _checked(adapter.versions(output), length)
         config = self._run.config
         record = adapter.record(output, config.top_k, config.vocabulary_size)
         differ = np.flatnonzero((reasons_of(record.sampled_log_probs) == 0) & (record.sampled_ids != np.asarray(tokens)))
@@ -82,7 +81,7 @@ class AnswerRecorder:
             )
         entries: List[AppendEntry] = []
         newest = 0
-        for version, start, stop in ranges:
+        for version, start, stop in ranges_within(adapter.versions(output), 0, length):
             number = self._number(version)
             if number is None:
                 entries.append(Gap(name, start, stop - start, MissingReason.UNKNOWN_VERSION))
@@ -107,19 +106,3 @@ class AnswerRecorder:
                 stacklevel=4,
             )
         return None
-
-
-def _checked(versions: Sequence[VersionRange], length: int) -> List[Tuple[Optional[str], int, int]]:
-    """Returns version, start and stop of each range; the version is None if the engine reports none. ValueError unless
-    they are consecutive and cover `length` positions."""
-    if not versions:
-        return [(None, 0, length)]
-    ranges: List[Tuple[Optional[str], int, int]] = [
-        (version, start, length if stop is None else stop) for version, start, stop in versions
-    ]
-    starts = [0, *(stop for _, _, stop in ranges)]
-    ordered = all(start == begin < stop for (_, start, stop), begin in zip(ranges, starts))
-    if not ordered or starts[-1] != length:
-        found = ", ".join(f"{version}: [{start}, {stop})" for version, start, stop in ranges)
-        raise ValueError(f"weight_versions: got {found}; must be consecutive ranges of positions from 0 to {length}")
-    return ranges
