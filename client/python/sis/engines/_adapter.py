@@ -288,8 +288,18 @@ def entries_of(
     return made
 
 
-# `length`, `ended` and `versions` of an output.
-Told = Tuple[int, Optional[str], Sequence[VersionRange]]
+class Told(NamedTuple):
+    """What an adapter says of an output, except its log-probs.
+
+    Attributes:
+        length, ended, versions: As the adapter's methods.
+        error: Why these are unknown; None: they are known.
+    """
+
+    length: int = 0
+    ended: Optional[str] = None
+    versions: Sequence[VersionRange] = ()
+    error: Optional[Exception] = None
 
 
 class Adapter(abc.ABC):
@@ -348,7 +358,7 @@ class Adapter(abc.ABC):
         Returns:
             `length`, `ended` and `versions` of each output.
         """
-        return [(self.length(output), self.ended(output), self.versions(output)) for output in outputs]
+        return [Told(self.length(output), self.ended(output), self.versions(output)) for output in outputs]
 
     @abc.abstractmethod
     def columns(self, pieces: Sequence[Piece]) -> Columns:

@@ -15,7 +15,7 @@ from sis import _errors
 from sis._append import AppendStream
 from sis._client import Client
 from sis.engines._adapter import (
-    Adapter, Fault, MalformedOutput, Piece, VersionRange, entries_of, ranges_within, reasons_of, text_of,
+    Adapter, Fault, MalformedOutput, Piece, Told, entries_of, ranges_within, reasons_of, text_of,
 )  # fmt: skip
 from sis.engines._labels import ASK_AFTER, Labelled, Labels
 from sis._entries import AppendEntry, Gap, Seal
@@ -42,19 +42,6 @@ class _Sequence:
     of_request: int = 0
     # Whether an output had an unknown number of positions: those of later ones are then unknown.
     given_up: bool = False
-
-
-class _Told(NamedTuple):
-    """What an adapter says of an output."""
-
-    # None: unknown.
-    length: Optional[int]
-    # As Adapter.ended; None too if unknown.
-    ended: Optional[str]
-    versions: Sequence[VersionRange] = ()
-    # None: both are known.
-    error: Optional[Exception] = None
-    end_unknown: bool = False
 
 
 class _Found(NamedTuple):
@@ -234,25 +221,13 @@ class Recorder(ClosesItself):
             for (sequence, output), of_output in zip(pairs, told):
                 self._note(sequence, output, of_output, more, version, now)
 
-    def _told(self, outputs: Sequence[Any]) -> List[_Told]:
+    def _told(self, outputs: Sequence[Any]) -> Sequence[Told]:
         try:
-            return [_Told(*of_output) for of_output in self._adapter.told(outputs)]
-        except Exception:  # Any: engines return anything.
-            return [self._told_one(output) for output in outputs]
-
-    def _told_one(self, output: Any) -> _Told:
-        length, ended, error, end_unknown = None, None, None, False
-        versions: Sequence[VersionRange] = ()
-        try:
-            ended = self._adapter.ended(output)
-        except Exception as raised:  # Any: see above.
-            error, end_unknown = raised, True
-        try:
-            length = self._adapter.length(output)
-            versions = self._adapter.versions(output)
-        except Exception as raised:
-            error = raised
-        return _Told(length, ended, versions, error, end_unknown)
+            return self._adapter.told(outputs)
+        except Exception as error:  # Any: engines return anything.
+            if len(outputs) == 1:
+                return [Told(error=error)]
+            return [told for output in outputs for told in self._told([output])]
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as a tool's. The trainer's
@@ -362,7 +337,7 @@ class Recorder(ClosesItself):
             self._check()
 
     def _note(
-        self, sequence: str, output: Any, told: _Told, more: bool, version: Optional[int], now: float
+        self, sequence: str, output: Any, told: Told, more: bool, version: Optional[int], now: float
     ) -> None:
         state = self._sequences.get(sequence)
         if state is None:
@@ -372,14 +347,12 @@ class Recorder(ClosesItself):
             # Positions of the request, and the first one of the output.
             start, base = state.of_request, 0 if self._adapter.cumulative else state.of_request
             if told.error is not None:
-                # The next output repeats the positions of this one, unless this one is the last.
-                repeated = self._adapter.cumulative and ended is None and not told.end_unknown
-                state.given_up = not repeated
-                what = "an output is malformed" if repeated else "the rest is not recorded, as an output is malformed"
+                state.given_up = True
+                named = f"{_named(sequence, state.attempt)}, position {state.length}"
                 self._note_malformed(
-                    f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {text_of(told.error)}"
+                    f"{named}: the rest is not recorded, as an output is malformed: {text_of(told.error)}"
                 )
-            count = start if told.length is None else base + told.length
+            count = base + told.length
             for label, begin, end in ranges_within(told.versions, start, count):
                 work = self._work_of(sequence, state, (label, version), now)
                 pieces = work.pieces

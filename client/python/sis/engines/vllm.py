@@ -72,7 +72,7 @@ class VllmAdapter(Adapter):
     def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
         # Most have not ended.
         return [
-            (
+            Told(
                 len(completion.token_ids),
                 completion.finish_reason and _ended(completion.finish_reason),
                 ranges_of(completion.weight_versions)
@@ -83,7 +83,7 @@ class VllmAdapter(Adapter):
         ]
 
     def versions(self, output: Any) -> Sequence[VersionRange]:
-        return self.told([output])[0][2]
+        return self.told([output])[0].versions
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []

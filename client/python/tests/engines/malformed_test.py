@@ -212,16 +212,13 @@ class MalformedTest(fake_service.ServiceTest):
             for start, stop in zip([0, *ends], ends):
                 begin = 0 if cumulative else start
                 answer = form.answer(positions[begin:stop], "finished" if stop == length else None)
-                kind, last = draws.random(), stop == length
+                kind = draws.random()
                 if kind < 0.1:
                     answer = draws.choice(list(form.faults.values()))(answer)
                     faulty[name].update(range(begin, stop))
                 elif kind < 0.2:
-                    fault = draws.choice(list(form.unknown))
-                    answer = form.unknown[fault](answer)
-                    # Otherwise the next answer repeats the reason.
-                    if last or not cumulative or fault in ("no answer", "no meta_info"):
-                        unknown.setdefault(name, noted[name])
+                    answer = draws.choice(list(form.unknown.values()))(answer)
+                    unknown.setdefault(name, noted[name])
                 if kind < 0.1 or kind >= 0.2:
                     noted[name] = stop
                 steps.append((number, name, answer))

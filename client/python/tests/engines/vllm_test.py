@@ -200,7 +200,7 @@ class VllmTest(unittest.TestCase):
             external_req_ids={"7": ["7-a1"], "two": ["two-0", "two-1"]}, request_states={"7-a1": state, "two-0": state}
         )
         outputs = [types.SimpleNamespace(request_id=name, outputs=[completion(fields)]) for name in ("7", "two", "8")]
-        self.assertEqual([list(versions) for _, _, versions in made.told(outputs)], [ranges, [], []])
+        self.assertEqual([list(told.versions) for told in made.told(outputs)], [ranges, [], []])
         of_json = [{"version": version, "start": start, "end": stop} for version, start, stop in ranges]
         self.assertEqual(openai().versions({"weight_versions": of_json, "weight_version": "v2"}), ranges)
         self.assertEqual(openai().versions({"weight_version": 12}), [("12", 0, None)])
