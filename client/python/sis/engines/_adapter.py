@@ -434,40 +434,34 @@ class _Reader:
         """Writes the rows from `first` on."""
         try:
             return self._at_once(pieces, first)
-        except Exception as error:  # Any: engines return anything.
-            failed = error
-        if len(pieces) > 1:
-            half = len(pieces) // 2
-            rows = sum(piece.stop - piece.start for piece in pieces[:half])
-            return self._of_pieces(pieces[:half], first) + self._of_pieces(pieces[half:], first + rows)
+        except Exception:  # Any: engines return anything.
+            if len(pieces) > 1:
+                half = len(pieces) // 2
+                rows = sum(piece.stop - piece.start for piece in pieces[:half])
+                return self._of_pieces(pieces[:half], first) + self._of_pieces(pieces[half:], first + rows)
         (piece,) = pieces
         try:
-            if isinstance(failed, MalformedOutput):
-                raise failed
-            return _merged(self._of_positions(piece, first, failed))
+            return _merged(self._of_positions(piece, first))
         except MalformedOutput as error:
             rows = piece.stop - piece.start
             self._out.write(slice(first, first + rows), TopK.void(rows, self._top_k))
             return [Fault(first, rows, str(error), error)]
 
-    def _of_positions(self, piece: Piece, first: int, failed: Exception) -> List[Fault]:
-        """Does the same for a piece that failed. Raises MalformedOutput."""
+    def _of_positions(self, piece: Piece, first: int) -> List[Fault]:
+        """Does the same for one piece. Raises MalformedOutput."""
         output, start, stop = piece
-        if stop - start == 1:
-            if isinstance(failed, NothingListed):
-                self._out.sampled_log_probs[first] = NULL_LOG_PROB
-            return [Fault(first, 1, text_of(failed), failed)]
+        try:
+            return self._at_once([piece], first)
+        except MalformedOutput:
+            raise
+        except Exception as error:  # Any: see above.
+            if stop - start == 1:
+                if isinstance(error, NothingListed):
+                    self._out.sampled_log_probs[first] = NULL_LOG_PROB
+                return [Fault(first, 1, text_of(error), error)]
         half = (start + stop) // 2
-        faults = []
-        for part in (Piece(output, start, half), Piece(output, half, stop)):
-            begin = first + part.start - start
-            try:
-                faults += self._at_once([part], begin)
-            except MalformedOutput:
-                raise
-            except Exception as error:  # Any: see above.
-                faults += self._of_positions(part, begin, error)
-        return faults
+        parts = Piece(output, start, half), Piece(output, half, stop)
+        return self._of_positions(parts[0], first) + self._of_positions(parts[1], first + half - start)
 
     def _at_once(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
         record, faults = self._adapter.columns(pieces).read(self._top_k, self._vocabulary_size)
