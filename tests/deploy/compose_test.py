@@ -69,9 +69,7 @@ class PartsTest(unittest.TestCase):
             for source, _ in mounts(service):
                 self.assertTrue(source.exists(), source)
 
-    def test_the_image_is_what_is_built_here(self) -> None:
-        version = re.search(r'kVersion\[\] = "(.*)"', pathlib.Path("proto/version.h").read_text())
-        self.assertEqual(SERVICES["sis"]["image"], f"sis-ratio-service:{version[1]}")
+    def test_the_image_exposes_these_ports(self) -> None:
         containerfile = pathlib.Path("deploy/image/Containerfile").read_text()
         exposed = re.search(r"EXPOSE (.*)", containerfile)[1].split()
         self.assertEqual(sorted(container_ports("sis")), sorted(exposed))
