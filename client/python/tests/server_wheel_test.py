@@ -52,6 +52,9 @@ class ServerWheelTest(unittest.TestCase):
         self.assertTrue(any("libgrpc" in path for path in ours), mapped)
         others = {pathlib.Path(path).name.partition(".so")[0] for path in mapped - ours}
         self.assertLessEqual(others, OF_THE_SYSTEM)
+        licences = " ".join(path.name for path in clean.glob("lib/*/site-packages/sis_ratio_server-*/**/LICENSE*"))
+        for start in ("LICENSE ", "LICENSE-libgrpc", "LICENSE-libssl"):
+            self.assertIn(start, f"{licences} ")
         self.assertIn("sis_server 0", self.done(run(clean / "bin/sis_server", "--version")))
 
 

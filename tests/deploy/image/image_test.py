@@ -81,8 +81,9 @@ class ImageTest(BuiltImageTest):
         (checksum,) = packages["sis_server"]["checksums"]
         for copy in (BINARY, self.root / "usr/bin/sis_server"):
             self.assertEqual(hashlib.sha256(copy.read_bytes()).hexdigest(), checksum["checksumValue"])
-        # Each package of Debian comes with its licence.
+        # All comes with its licence.
         debian = {name for name, package in packages.items() if "externalRefs" in package}
+        self.assertTrue((self.root / "usr/share/doc/sis-ratio-service/copyright").exists())
         for name in debian:
             (reference,) = packages[name]["externalRefs"]
             locator = urllib.parse.unquote(reference["referenceLocator"])
