@@ -1,8 +1,6 @@
 """Files, folders, headings and Bazel targets that documents name exist; the table of contents lists every page; the
-pages stay short; Python snippets import what they use."""
+pages stay short; a test runs each Python snippet."""
 
-import ast
-import builtins
 import collections
 import os
 import pathlib
@@ -10,11 +8,11 @@ import re
 import unittest
 from typing import Iterator, Set, Tuple
 
+from client.python.tests import snippets
+
 # The source tree, to which Bazel's test data links.
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 FOLDERS = "bazel|client|deploy|docs|kernels|proto|server|tests|tools"
-# Names of modules in snippets.
-MODULES = {"asyncio", "functools", "itertools", "np", "pandas", "sis", "sys", "torch", "vllm"}
 SOURCES = (".bzl", ".cc", ".cu", ".h", ".proto", ".py", ".sh")
 
 
@@ -58,35 +56,6 @@ def has_target(package: str, target: str) -> bool:
     return build.is_file() and (not target or f'"{target}"' in build.read_text())
 
 
-def not_imported(snippet: str) -> Set[str]:
-    """Returns modules and classes that a snippet uses without importing or defining them."""
-    tree = compile(snippet, "snippet", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    nodes = list(ast.walk(tree))
-    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    bound |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    for node in nodes:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    return {name for name in used - bound if name in MODULES or re.match("[A-Z].", name) and not hasattr(builtins, name)}
-
-
-def not_in_package(snippet: str) -> Set[str]:
-    """Returns names that a snippet imports from `sis`, and that no such module of the package has."""
-    tree = compile(snippet, "snippet", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    lacking = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("sis."):
-            module = ROOT / "client/python" / str(node.module).replace(".", "/")
-            places = (module.with_suffix(".py"), module / "__init__.py", module / "_names.py")
-            text = "".join(place.read_text() for place in places if place.is_file())
-            lacking |= {alias.name for alias in node.names if not re.search(rf"\b{alias.name}\b", text)}
-        elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names if f"{alias.name}.".startswith("sis.")]
-            lacking |= {name for name in modules if not is_there(f"client/python/{name.replace('.', '/')}")}
-    return lacking
-
-
 class PathsTest(unittest.TestCase):
     def assert_all(self, found: Iterator[Tuple[bool, str]]) -> None:
         checked = list(found)
@@ -108,11 +77,12 @@ class PathsTest(unittest.TestCase):
             for name in re.findall(r"`([\w-]+\.(?:bzl|cc|cu|dot|h|md|proto|py|sh))`", page.read_text())
         )
 
-    def test_snippets_import_what_they_name(self) -> None:
+    def test_each_python_snippet_is_run_by_a_test(self) -> None:
+        tests = "".join(path.read_text() for path in (ROOT / "client/python/tests").rglob("*.py"))
         self.assert_all(
-            (not (lacking := not_imported(snippet) | not_in_package(snippet)), f"{page.relative_to(ROOT)}: {sorted(lacking)} in\n{snippet}")
-            for page in pages()
-            for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+            (bool(re.search(rf'(run|printed)\("{page}", {number}\b', tests)), f"{page}.md, snippet {number}")
+            for page in snippets.PAGES
+            for number in range(1, len(snippets.of_page(page, "python")) + 1)
         )
 
     def test_links(self) -> None:

@@ -1,9 +1,6 @@
 """The client and the real server, together. Run by Bazel, which puts the server's binary into the
 working directory."""
 
-import pathlib
-import subprocess
-import sys
 import unittest
 
 import numpy as np
@@ -12,8 +9,6 @@ import sis
 from server.testing import random_records
 from server.testing.live_server import LiveServer
 
-EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
-QUICK_START = pathlib.Path(__file__).parents[3] / "docs/quick_start.md"
 SAMPLING = sis.Sampling("raw")
 VOCABULARY = 32
 TOP_K = 6
@@ -101,19 +96,6 @@ class ServerTest(unittest.TestCase):
         evaluation = self.evaluate(records, values, outputs=["decisions", "ratios", "log_ratios"])
         self.assertEqual(len(evaluation.ratios), 150_000)
         self.assertEqual(evaluation.totals.rejected, 0)
-
-    def test_the_examples_run_as_they_are_shown(self):
-        for name in ("worker.py", "trainer.py"):
-            command = [sys.executable, EXAMPLES / name, self.server.address]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-            self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"step 3: accepted [\d.]+%, D [\d.]+, D_SIS [\d.]+ nats")
-        self.assertEqual(self.client.get_run("example").sequences, 0)
-
-    def test_the_quick_start_shows_the_examples(self):
-        for name in ("worker.py", "trainer.py"):
-            code = (EXAMPLES / name).read_text()
-            self.assertIn(f"```python\n{code[code.index('import sys') :]}```\n", QUICK_START.read_text(), name)
 
 
 class TerminationTest(unittest.TestCase):

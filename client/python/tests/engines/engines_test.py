@@ -6,6 +6,7 @@ token is then rounding. If positions were shifted by one, D would be above 1.
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 import numpy as np
 import tiny_model
 import torch
+from client.python.tests import snippets
 from server.testing.live_server import LiveServer
 from takes_minutes import takes_minutes
 
@@ -217,6 +219,21 @@ class EnginesTest(unittest.TestCase):
         self.check([("aborted", prompt, tokens + rest), ("retried", PROMPTS[1], first), *many], 0.9, 1e-5)
 
         await recorder.close()
+        # The page's second snippet, and new weights by its third.
+        run = await client.create_run("page", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K)
+        here = {
+            "client": client, "run": run, "engine": engine, "params": params(5), "step": 0, "name": "delta",
+            "prompt": {"prompt_token_ids": PROMPTS[0]},
+        }  # fmt: skip
+        await snippets.run("engines", 2, here)
+        self.assertEqual(len(await client.fetch_top_k(run, ["delta"])), 100)
+        # Weights come over NCCL, which needs a GPU.
+        with unittest.mock.patch.object(engine, "collective_rpc", unittest.mock.AsyncMock()):
+            await snippets.run("engines", 3, {"client": self.client, "run": run, "engine": engine})
+        self.assertEqual((await client.get_run("page")).policy_version, 42)
+        await snippets.run("engines", 2, {**here, "name": "of the new weights", "step": None})
+        versions = {each.sequence.id: each.policy_version for each in await client.list_sequences(run)}
+        self.assertEqual(versions, {"delta": 0, "of the new weights": 42})
         await client.close()
         await self.as_verl_uses_it(engine)
 
@@ -288,6 +305,29 @@ class EnginesTest(unittest.TestCase):
             self.assertEqual(got.tobytes(), want.tobytes())
         prompts = [PROMPTS[index % 4] for index in range(len(names))]
         self.check([(name, prompt, list(done[name].token_ids)) for name, prompt in zip(names, prompts)], 0.9, 1e-5)
+
+    def test_the_page(self):
+        """The first snippet; then, of the same engine's arrays, the last."""
+        import vllm
+        from vllm.sampling_params import RequestOutputKind
+
+        here = {
+            "client": self.client, "run": self.run_, "model": self.path, "step": 0, "names": ["a", "b"],
+            "prompts": [{"prompt_token_ids": prompt} for prompt in PROMPTS[:2]],
+        }  # fmt: skip
+        # To compile a model takes minutes.
+        with unittest.mock.patch.object(vllm, "LLM", functools.partial(vllm.LLM, enforce_eager=True)):
+            snippets.run("engines", 1, here)
+        self.assertEqual(len(self.client.fetch_top_k(self.run_, ["a", "b"])), 2 * vllm.SamplingParams().max_tokens)
+        llm = here["llm"]
+        params = vllm.SamplingParams(
+            logprobs=K, max_tokens=200, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        with Recorder(self.client, self.run_, VllmAdapter(llm, params), policy_version=0) as recorder:
+            for name in ("c", "d"):
+                llm.llm_engine.add_request(name, {"prompt_token_ids": PROMPTS[0]}, params)
+            snippets.run("engines", 5, {"llm": llm, "recorder": recorder})
+        self.assertEqual(len(self.client.fetch_top_k(self.run_, ["c", "d"])), 400)
 
     async def as_verl_uses_it(self, engine):
         """Outputs that repeat, with the sampled tokens' log-probs only, by which the actor finds the

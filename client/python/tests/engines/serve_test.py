@@ -14,6 +14,7 @@ import requests
 import tiny_model
 import torch
 import vllm_process
+from client.python.tests import snippets
 from server.testing.live_server import LiveServer
 from transformers import AutoModelForCausalLM
 
@@ -56,10 +57,13 @@ class ServeTest(unittest.TestCase):
         # The name of the weights that vLLM starts with.
         cls.client.advance_version(cls.run_, 0, label="default")
         install_plugin(cls.folder / "site")
+        # As docs/engines.md starts it.
+        *variables, program, first, _, flag, mode = snippets.of_page("engines", "sh")[0].split()
+        told = dict(zip((variable.partition("=")[0] for variable in variables), (server.address, "serve")))
         port = vllm_process.start(
-            cls, cls.folder, ["vllm", "serve", str(model)], "--dtype", "float32", "--enforce-eager", "--max-model-len",
-            "512", "--max-num-seqs", "8", "--logprobs-mode", "processed_logprobs", VLLM_SERVER_DEV_MODE="1",
-            SIS_ADDRESS=server.address, SIS_RUN="serve", PYTHONPATH=f"{cls.folder / 'site'}:{CLIENT}",
+            cls, cls.folder, [program, first, str(model)], flag, mode, "--dtype", "float32", "--enforce-eager",
+            "--max-model-len", "512", "--max-num-seqs", "8", VLLM_SERVER_DEV_MODE="1",
+            PYTHONPATH=f"{cls.folder / 'site'}:{CLIENT}", **told,
         )  # fmt: skip
         cls.address = f"http://127.0.0.1:{port}"
 
@@ -131,6 +135,13 @@ class ServeTest(unittest.TestCase):
                 logits = self.logits(self.old, PROMPT + tokens)[len(PROMPT) - 1 : -1]
                 self.assertLess(self.d(records, logits, tokens, draw), 1e-5)
         self.assertEqual(self.client.get_run("serve").policy_version, 0)
+
+    def test_the_page(self):
+        request = {"model": str(self.folder / "tiny"), "prompt": PROMPT, "max_tokens": 40, "return_token_ids": True}
+        here = {"client": self.client, "run": self.run_, "address": self.address, "request": request}
+        snippets.run("engines", 4, here)
+        tokens = here["answer"]["choices"][0]["token_ids"]
+        self.recorded(here["answer"]["id"] + "-0", tokens)
 
     def test_weights_that_are_updated_within_a_request(self):
         torch.manual_seed(7)

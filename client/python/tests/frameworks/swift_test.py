@@ -10,6 +10,7 @@ import uuid
 
 import tiny_model
 import torch
+from client.python.tests import snippets
 from in_float64 import decided, distance
 from server.testing.live_server import LiveServer
 from swift import RLHFArguments
@@ -114,6 +115,10 @@ class SwiftTest(unittest.TestCase):
                 }
             )
         )  # fmt: skip
+
+    def test_the_page(self):
+        snippets.run("frameworks", 2, {})
+        self.assertEqual(sis.integrations.ms_swift.SisTrainerMixin.sis_config, SisConfig("localhost:50051", run="my-training"))
 
     def watched(self, run, **weights):
         Watched.compared = []

@@ -7,6 +7,7 @@ import warnings
 
 import tiny_model
 import torch
+from client.python.tests import snippets
 from in_float64 import decided, distance
 from server.testing.live_server import LiveServer
 from tensordict import TensorDict
@@ -174,6 +175,18 @@ class TorchrlTest(unittest.TestCase):
         )(batch)
         self.assertEqual(ours.kl_to_inference.item(), stock.kl_to_inference.item())
         self.assertGreater(ours.kl_to_inference.item(), 0)
+
+    def test_the_page(self):
+        actor = self.loss(SisGRPOLoss, self.current, self.old_log_probs()).actor_network
+        here = {
+            "address": self.server.address, "V": tiny_model.VOCABULARY, "actor": actor, "batch": self.batch(),
+            "names": ["a", "b", "c", "d"], "updates": 2, "optimizer": torch.optim.SGD(self.current.parameters(), 0.0),
+        }  # fmt: skip
+        snippets.run("frameworks", 1, here)
+        here["old"].client.close()
+        # The policy stays as it is.
+        self.assertEqual(here["metrics"]["missing"], 0)
+        self.assertLess(here["metrics"]["d"], 1e-5)
 
     def test_what_is_refused(self):
         old = self.old_log_probs()

@@ -5,6 +5,7 @@ Its attention kernel needs a GPU: the same sums of PyTorch stand in its place. I
 
 import collections
 import contextlib
+import os
 import pathlib
 import random
 import types
@@ -17,8 +18,10 @@ import requests
 import torch
 import vllm_process
 from accelerate.utils import DistributedType
+from client.python.tests import snippets
 from datasets import Dataset
 from peft import LoraConfig
+from server.testing.live_server import BINARY
 from torch.distributed.tensor import DTensor
 from trainer_case import TrainerCase, in_float64, largest, reward
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -215,13 +218,8 @@ def on_a_cpu():
         yield batches
 
 
-def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, **changed):
-    """served: whether vLLM serves the adapter beside the model."""
-    address = f"http://127.0.0.1:{port}"
-    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-    tokenizer.chat_template = qwen3_chat_template
-    sent = FromDisk(address, folder / "tiny", folder / f"policies-{config.run}")
-    args = AsyncGRPOConfig(
+def settings(folder, address, **changed):
+    return AsyncGRPOConfig(
         **{
             "output_dir": str(folder / "out"), "max_steps": 3, "per_device_train_batch_size": 4,
             "gradient_accumulation_steps": 2, "num_generations": 4, "max_completion_length": 12,
@@ -231,6 +229,15 @@ def trainer_of(path, port, folder, config, worker=None, peft_config=None, served
             **changed,
         }
     )  # fmt: skip
+
+
+def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, **changed):
+    """served: whether vLLM serves the adapter beside the model."""
+    address = f"http://127.0.0.1:{port}"
+    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+    tokenizer.chat_template = qwen3_chat_template
+    sent = FromDisk(address, folder / "tiny", folder / f"policies-{config.run}")
+    args = settings(folder, address, **changed)
     if args.fsdp:
         # Accelerate shards on every device but this one, for no reason of PyTorch's.
         accelerate.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_NPU
@@ -320,6 +327,16 @@ class AsyncgrpoTest(TrainerCase):
         self.check([seen_by(trainer)], trainer.sis_client)
         status = trainer.sis_client.get_run(trainer.sis_run.id)
         self.assertEqual(status.policy_version, trainer.model_version)
+
+    def test_the_page(self):
+        """It ends before weights travel, which takes NCCL and a GPU."""
+        args = settings(self.folder, f"http://127.0.0.1:{self.port}")
+        here = {"name": self.path, "reward": reward, "args": args, "dataset": PROMPTS}
+        with unittest.mock.patch.dict(os.environ, PATH=f"{BINARY.parent}:{os.environ['PATH']}"):
+            snippets.run("trl", 4, here)
+        client, run = here["trainer"].sis_client, here["trainer"].sis_run
+        self.assertEqual(client.get_run(run.id).run, run)
+        client.close()
 
     def test_damped_truncation(self):
         trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64, damped_truncation=True))

@@ -13,6 +13,7 @@ from rank_cases import TrlRankTest  # noqa: F401
 from refusal_cases import TrlRefusalTest  # noqa: F401
 from rollout_cases import TrlRolloutTest  # noqa: F401
 from run_cases import TrlRunTest  # noqa: F401
+from snippet_cases import TrlSnippetTest  # noqa: F401
 from table_cases import TrlTableTest  # noqa: F401
 from weight_cases import TrlWeightTest  # noqa: F401
 

@@ -63,16 +63,20 @@ def make_worker(path, micro_batch=4, dynamic=False, remove_padding=False, sequen
 
 def set_loss(worker):
     """Gives the worker the loss of an actor's default configuration."""
-    from verl.workers.config import FSDPActorConfig, PolicyLossConfig
     from verl.workers.utils.losses import ppo_loss
 
+    worker.set_loss_fn(functools.partial(ppo_loss, config=actor_config(worker)))
+
+
+def actor_config(worker):
+    from verl.workers.config import FSDPActorConfig, PolicyLossConfig
+
     engine = worker.engine_config
-    actor = FSDPActorConfig(
+    return FSDPActorConfig(
         strategy="fsdp2", rollout_n=1, ppo_mini_batch_size=8,
         ppo_micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu, use_dynamic_bsz=engine.use_dynamic_bsz,
         loss_agg_mode="token-mean", policy_loss=PolicyLossConfig(loss_mode="vanilla"),
     )  # fmt: skip
-    worker.set_loss_fn(functools.partial(ppo_loss, config=actor))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from own_sets_cases import VerlOwnSetsTest  # noqa: F401
 from rank_cases import VerlRankTest  # noqa: F401
 from ray_cases import VerlRayTest  # noqa: F401
 from refusal_cases import VerlRefusalTest  # noqa: F401
+from snippet_cases import VerlSnippetTest  # noqa: F401
 from trainer_cases import VerlTrainerTest  # noqa: F401
 from vocabulary_cases import VerlVocabularyTest  # noqa: F401
 from weight_cases import VerlWeightTest  # noqa: F401
