@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import operator
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
@@ -62,6 +63,8 @@ class Totals(Scored):
         k3: Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour || current).
         total_variation: Sum of the policies' total variation on V_k; 0 unless requested.
         masked: Masked positions.
+        seen: Scored and missing positions.
+        missing_share: Share of the seen positions that are missing.
         accept_rate: Share of scored positions that were accepted.
         mean_d: Mean of D, nats.
         mean_d_sis: Mean of D_SIS, nats.
@@ -91,6 +94,16 @@ class Totals(Scored):
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
+
+    @property
+    def seen(self) -> int:
+        """Scored and missing positions."""
+        return self.scored + self.missing
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the seen positions that are missing; NaN without any."""
+        return self.missing / self.seen if self.seen else math.nan
 
     mean_log_envelope = per_scored("log_envelope")
     mean_residual_mass = per_scored("residual_mass")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 from typing import Counter, Dict, Iterable, Mapping
 
 from sis._evaluation import Totals
@@ -13,7 +12,6 @@ from sis._records import MissingRange, MissingReason
 def step_metrics(totals: Totals) -> Dict[str, float]:
     """Returns metrics by name, per scored position. Exceptions: `missing` is a share, `envelope_violations` a number.
     NaN without positions."""
-    seen = totals.scored + totals.missing
     return {
         "accept_rate": totals.accept_rate,
         "expected_accept_rate": totals.mean_expected_acceptance,
@@ -22,7 +20,7 @@ def step_metrics(totals: Totals) -> Dict[str, float]:
         "k3": totals.mean_k3,
         "residual_mass": totals.mean_residual_mass,
         "log_envelope": totals.mean_log_envelope,
-        "missing": totals.missing / seen if seen else math.nan,
+        "missing": totals.missing_share,
         "envelope_violations": totals.envelope_violations,
     }
 
@@ -38,6 +36,5 @@ def missing_counts(ranges: Iterable[MissingRange]) -> Dict[MissingReason, int]:
 def missing_shares(counts: Mapping[MissingReason, float], totals: Totals) -> Dict[str, float]:
     """Returns "missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. Positions of
     unreachable servers have no reason."""
-    seen = totals.scored + totals.missing
-    reasons = [reason for reason in MissingReason if reason and seen]
-    return {f"missing_{reason.name.lower()}": counts.get(reason, 0) / seen for reason in reasons}
+    reasons = [reason for reason in MissingReason if reason and totals.seen]
+    return {f"missing_{reason.name.lower()}": counts.get(reason, 0) / totals.seen for reason in reasons}

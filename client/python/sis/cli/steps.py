@@ -16,7 +16,7 @@ from sis.cli.output import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
+    from sis import CorrectionTotals, Distributions, Histogram, Step
 
 DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Draw; default: latest.")
 
@@ -110,21 +110,12 @@ def ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 
-def seen(totals: Totals) -> int:
-    """Counts scored and missing tokens."""
-    return totals.scored + totals.missing
-
-
-def missing_share(totals: Totals) -> float:
-    return ratio(totals.missing, seen(totals))
-
-
 _STEP_COLUMNS = {
     "DRAW": of("draw"),
     "ENDED": of("step.ended_at", lambda at: time.strftime("%m-%d %H:%M", time.localtime(at))),
-    "TOKENS": of("step.totals", lambda totals: count_text(seen(totals))),
+    "TOKENS": of("step.totals.seen", count_text),
     **{quantity.title: of(f"step.totals.{quantity.attribute}", quantity.text) for quantity in QUANTITIES},
-    "MISSING": of("step.totals", lambda totals: share_text(missing_share(totals))),
+    "MISSING": of("step.totals.missing_share", share_text),
 }
 
 

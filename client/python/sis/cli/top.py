@@ -17,7 +17,7 @@ from sis.cli.output import (
     verdict_text,
 )  # fmt: skip
 from sis.cli.server import server_text
-from sis.cli.steps import QUANTITIES, Drawn, correction_table, missing_share, prefix_table, seen, step_table
+from sis.cli.steps import QUANTITIES, Drawn, correction_table, prefix_table, step_table
 
 if TYPE_CHECKING:
     from sis import Client, Run, RunConfig, RunStatus, Step
@@ -112,7 +112,7 @@ def _runs(runs: List[RunStatus]) -> RenderableType:
         "ACCEPT": of("last_totals", lambda last: share_text((last or Totals()).accept_rate)),
         "D/TOKEN": of("last_totals", lambda last: number_text((last or Totals()).mean_d)),
         "D_SIS": of("last_totals", lambda last: number_text((last or Totals()).mean_d_sis)),
-        "MISSING": of("last_totals", lambda last: share_text(missing_share(last or Totals()))),
+        "MISSING": of("last_totals", lambda last: share_text((last or Totals()).missing_share)),
         "TOKENS": of("positions", count_text),
         "MEMORY": of("bytes", bytes_text),
         labels: of("run.config", _labels),
@@ -164,10 +164,10 @@ def _curves(steps: List[Step]) -> RenderableType:
     for quantity in QUANTITIES:
         values = [getattr(step.totals, quantity.attribute) for step in steps]
         rows.add_row(quantity.name, quantity.text(values[-1]), quantity.unit, _curve(values))
-    values = [missing_share(step.totals) for step in steps]
+    values = [step.totals.missing_share for step in steps]
     rows.add_row("missing", share_text(values[-1]), "", _curve(values))
     for reason in sorted({reason for step in steps for reason in step.missing}):
-        values = [step.missing.get(reason, 0) / max(seen(step.totals), 1) for step in steps]
+        values = [step.missing.get(reason, 0) / max(step.totals.seen, 1) for step in steps]
         rows.add_row(f"  {reason_text(reason)}", share_text(values[-1]), "", _curve(values))
     return rows
 
