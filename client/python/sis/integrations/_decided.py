@@ -8,12 +8,11 @@ import torch
 
 import sis.torch
 from sis._evaluation import Evaluation
+from sis.engines._adapter import LOWEST_LOG_PROB
 from sis.integrations._config import SisConfig
 
 # exp32 of a larger value is limited to exp32 of this one (docs/algorithms.md).
 _LARGEST_LOG_RATIO = 88.0
-# Nats. Lower values are an engine's word for -inf, as in sis.engines._adapter.
-_LOWEST_LOG_PROB = -1000.0
 
 
 class Decided(NamedTuple):
@@ -54,7 +53,7 @@ class Decided(NamedTuple):
         """Returns the same without gradients, and with the current log-prob where the sampler gave none, such as NaN or
         -9999. Such tokens have no ratio, and weigh 1."""
         log_probs = self.log_probs.detach()
-        known = self.sampling.isfinite() & (self.sampling >= _LOWEST_LOG_PROB)
+        known = self.sampling.isfinite() & (self.sampling >= LOWEST_LOG_PROB)
         return self._replace(log_probs=log_probs, sampling=self.sampling.where(known, log_probs))
 
     def old_log_probs(self, config: SisConfig) -> torch.Tensor:
