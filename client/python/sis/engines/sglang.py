@@ -154,9 +154,6 @@ def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sam
     return Sampling(
         "raw" if original_log_probs else "processed",
         temperature=temperature,
-        top_p=value("top_p", 1.0),
-        top_k=0 if value("top_k", -1) >= _ALL else max(value("top_k", -1), 0),
-        min_p=value("min_p", 0.0),
         presence_penalty=value("presence_penalty", 0.0),
         frequency_penalty=value("frequency_penalty", 0.0),
         repetition_penalty=value("repetition_penalty", 1.0),
