@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/redis_address.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 
@@ -46,7 +47,8 @@ int64_t DamagedFiles(std::string_view description) {
 }
 
 absl::Status CheckStore(std::string_view description) {
-  return IsRedis(description) ? CheckRedisAddress(description) : Parse(description).status();
+  return IsRedis(description) ? ParseRedisAddress(description).status()
+                              : Parse(description).status();
 }
 
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view description,

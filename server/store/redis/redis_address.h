@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace sis {
@@ -21,6 +22,8 @@ struct RedisNode {
 
 // "host:port", for messages.
 std::string ToString(const RedisNode& node);
+// Sets what [host][:port] names. Returns false if it is something else, or if no host is known.
+bool ParseRedisNode(absl::string_view text, RedisNode& node);
 
 struct RedisAddress {
   // Nodes to ask for the others of a cluster, or for the primary; at least one.
@@ -40,8 +43,9 @@ struct RedisAddress {
 };
 
 // Parses redis[s]://[user:password@]host[:port][,host[:port]...][/database][?option=value&...] with
-// the options password_file, ca, cert, key, and timeout in seconds. Characters may be
-// percent-encoded. Returns InvalidArgument, without the password, for anything else.
+// the options password_file, ca, cert, key, and timeout in seconds. Characters of user, password
+// and options may be percent-encoded. Returns InvalidArgument, without the password, for anything
+// else.
 absl::StatusOr<RedisAddress> ParseRedisAddress(std::string_view address);
 
 }  // namespace sis

@@ -26,17 +26,6 @@ constexpr int kMaxOpening = 256;
 
 absl::Status Unavailable(absl::string_view why) { return absl::UnavailableError(why); }
 
-// Returns false if `descriptor` is not ready for `events` by the deadline.
-bool Ready(int descriptor, short events, absl::Time deadline) {
-  for (;;) {
-    const absl::Duration left = deadline - SteadyNow();
-    if (left <= absl::ZeroDuration()) return false;
-    pollfd polled = {descriptor, events, 0};
-    const int64_t milliseconds = absl::ToInt64Milliseconds(std::min(left, absl::Minutes(1))) + 1;
-    if (poll(&polled, 1, static_cast<int>(milliseconds)) > 0) return true;
-  }
-}
-
 // Returns the reason of the first failure of OpenSSL in this thread.
 absl::Status TakeError(absl::string_view what) {
   const unsigned long code = ERR_get_error();
@@ -144,12 +133,10 @@ absl::Status RedisConnection::Authenticate(const RedisAddress& address, absl::Ti
       return Unavailable(absl::StrCat("password_file ", address.password_file, ": no password"));
     }
   }
-  std::vector<std::vector<absl::string_view>> commands;
-  if (!password.empty()) {
-    commands.push_back({"AUTH", password});
-    if (!address.user.empty()) commands.back().insert(commands.back().begin() + 1, address.user);
-  }
+  const std::string user = address.user.empty() ? "default" : address.user;
   const std::string database = absl::StrCat(address.database);
+  std::vector<std::vector<absl::string_view>> commands;
+  if (!password.empty()) commands.push_back({"AUTH", user, password});
   if (address.database != 0) commands.push_back({"SELECT", database});
   for (const std::vector<absl::string_view>& command : commands) {
     if (absl::Status status = Send(FormatRedisCommand(command), deadline); !status.ok()) {
@@ -157,30 +144,25 @@ absl::Status RedisConnection::Authenticate(const RedisAddress& address, absl::Ti
     }
     const absl::StatusOr<RedisReply> reply = Receive(kMaxGreetingBytes, deadline);
     if (!reply.ok()) return reply.status();
-    if (reply->is_error()) return Unavailable(absl::StrCat(command[0], ": ", reply->text));
+    if (reply->is_error()) return RedisError(reply->text);
   }
   return absl::OkStatus();
-}
-
-bool RedisConnection::IsQuiet() const {
-  char byte;
-  const auto descriptor = static_cast<int>(BIO_get_fd(bio_.get(), nullptr));
-  return recv(descriptor, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
 template <typename Step>
 absl::StatusOr<size_t> RedisConnection::Move(absl::Time deadline, const Step& step) {
   for (;;) {
     // First, so that bytes that come without a pause have a deadline too.
-    if (SteadyNow() >= deadline) return Unavailable("no reply in time");
+    const absl::Duration left = deadline - SteadyNow();
+    if (left <= absl::ZeroDuration()) return Unavailable("no reply in time");
     ERR_clear_error();
     errno = 0;
     const auto moved = step(bio_.get());
     if (moved > 0) return static_cast<size_t>(moved);
     if (!BIO_should_retry(bio_.get())) return TakeError(name_);
-    const short events = BIO_should_read(bio_.get()) ? POLLIN : POLLOUT;
-    const auto descriptor = static_cast<int>(BIO_get_fd(bio_.get(), nullptr));
-    if (!Ready(descriptor, events, deadline)) return Unavailable("no reply in time");
+    pollfd polled = {.fd = static_cast<int>(BIO_get_fd(bio_.get(), nullptr)),
+                     .events = static_cast<short>(BIO_should_read(bio_.get()) ? POLLIN : POLLOUT)};
+    poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
   }
 }
 

@@ -31,9 +31,6 @@ class RedisConnection {
                                                                const RedisAddress& address,
                                                                absl::Time deadline);
 
-  // Returns true if the node has neither closed the connection nor sent anything unasked.
-  bool IsQuiet() const;
-
   absl::Status Send(std::string_view bytes, absl::Time deadline);
   // Returns the next reply, which takes at most `max_bytes` of memory.
   absl::StatusOr<RedisReply> Receive(size_t max_bytes, absl::Time deadline);
@@ -44,13 +41,13 @@ class RedisConnection {
                                                                   absl::Time deadline);
   absl::Status StartTls(const RedisNode& node, const RedisAddress& address);
   absl::Status Authenticate(const RedisAddress& address, absl::Time deadline);
-  // Calls `step`, which works like BIO_read, until it moves bytes. Returns how many.
+  // Calls `step`, which works like BIO_read, until it moves bytes. Returns their number.
   template <typename Step>
   absl::StatusOr<size_t> Move(absl::Time deadline, const Step& step);
 
   // A socket, with TLS in front of it.
   std::unique_ptr<BIO, decltype(&BIO_free_all)> bio_{nullptr, BIO_free_all};
-  std::string name_ = "";  // before the errors of OpenSSL
+  absl::string_view name_ = "";  // before the errors of OpenSSL
   RedisReplyReader replies_;
 };
 

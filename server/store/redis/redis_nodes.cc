@@ -1,11 +1,11 @@
 #include "server/store/redis/redis_nodes.h"
 
 #include <algorithm>
-#include <optional>
+#include <iterator>
+#include <string>
 #include <thread>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/threads/steady_now.h"
@@ -14,41 +14,23 @@ namespace sis {
 namespace {
 
 constexpr size_t kMaxIdlePerNode = 64;
-constexpr size_t kMaxTopologyBytes = size_t{1} << 20;
-// Redirections that a command follows at once.
-constexpr int kQuickAttempts = 4;
-constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
+// The first try again is at once, as a connection may be old, or a slot elsewhere.
+constexpr absl::Duration kPauseGrowth = absl::Milliseconds(10);
 constexpr absl::Duration kMaxPause = absl::Milliseconds(200);
-
-absl::string_view FirstWord(absl::string_view text) { return text.substr(0, text.find(' ')); }
+// Errors of a node that starts, fails over, or moves slots.
+constexpr absl::string_view kPassing[] = {"TRYAGAIN",   "CLUSTERDOWN", "LOADING",
+                                          "MASTERDOWN", "BUSY",        "READONLY"};
 
 absl::Status At(const RedisNode& node, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("redis ", ToString(node), ": ", status.message()));
 }
 
-bool SetPort(int64_t port, RedisNode& node) {
-  node.port = static_cast<uint16_t>(port);
-  return port > 0 && port == node.port;
-}
-
 // "MOVED 3999 host:port"; without a host, the node that redirects.
-bool ParseRedirection(absl::string_view text, const RedisNode& from, RedisNode& to) {
+std::optional<RedisNode> ParseRedirection(absl::string_view text, RedisNode node) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
-  const size_t colon = text.rfind(':');
-  int64_t port = 0;
-  if (words.size() != 3 || !absl::SimpleAtoi(text.substr(colon + 1), &port)) return false;
-  to.host = std::string(words[2].substr(0, words[2].rfind(':')));
-  if (to.host.empty()) to.host = from.host;
-  return SetPort(port, to);
-}
-
-bool ParseNode(const RedisReply& reply, const RedisNode& asked, RedisNode& node) {
-  if (reply.elements.size() < 2) return false;
-  // Nil and "?" stand for a node that doesn't know its own address.
-  node.host = reply.elements[0].text;
-  if (node.host.empty() || node.host == "?") node.host = asked.host;
-  return SetPort(reply.elements[1].integer, node);
+  if (words.size() != 3 || !ParseRedisNode(words[2], node)) return std::nullopt;
+  return node;
 }
 
 }  // namespace
@@ -63,233 +45,183 @@ int RedisSlot(absl::string_view key) {
   return static_cast<int>((crc & 0xffff) % kRedisSlots);
 }
 
-absl::Status RedisError(absl::string_view text) {
-  const std::string shown = absl::CHexEscape(text.substr(0, 200));
-  const absl::string_view code = FirstWord(text);
-  if (code == "OOM") {
-    return absl::ResourceExhaustedError(absl::StrCat("maxmemory is reached: ", shown));
-  }
-  if (code == "WRONGTYPE") {
-    return absl::DataLossError(absl::StrCat("another program wrote to this key: ", shown));
-  }
-  const char* const meaning = code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM"
-                                  ? "refuses user or password: "
-                              : code == "READONLY"    ? "is a read-only replica: "
-                              : code == "LOADING"     ? "is still loading its data: "
-                              : code == "MISCONF"     ? "cannot write to its disk: "
-                              : code == "CLUSTERDOWN" ? "the cluster is down: "
-                                                      : "";
-  return absl::UnavailableError(absl::StrCat(meaning, shown));
-}
-
-absl::StatusOr<RedisTopology> ParseClusterSlots(const RedisReply& reply, const RedisNode& asked) {
-  const absl::Status malformed = absl::UnavailableError("a malformed reply to CLUSTER SLOTS");
-  RedisTopology topology;
+absl::StatusOr<RedisPrimaries> ParseClusterSlots(const RedisReply& reply, const RedisNode& asked) {
+  RedisPrimaries primaries;
   for (const RedisReply& range : reply.elements) {
-    if (range.elements.size() < 3) return malformed;
-    const int64_t first = range.elements[0].integer, last = range.elements[1].integer;
-    if (first < 0 || last < first || last >= kRedisSlots) return malformed;
-    for (size_t i = 2; i < range.elements.size(); ++i) {
-      RedisNode& node = topology.nodes.emplace_back();
-      if (!ParseNode(range.elements[i], asked, node)) return malformed;
-      if (i == 2) topology.slots[static_cast<int>(last)] = {static_cast<int>(first), node};
+    // The first slot, the last one, the primary, and its replicas.
+    if (range.elements.size() < 3 || range.elements[2].elements.size() < 2) {
+      return absl::UnavailableError("a malformed reply to CLUSTER SLOTS");
+    }
+    const RedisReply &host = range.elements[2].elements[0], &port = range.elements[2].elements[1];
+    // Nil and "?" stand for a node that doesn't know its own address.
+    RedisNode& node = primaries[range.elements[1].integer] = asked;
+    if (!ParseRedisNode(absl::StrCat(host.text == "?" ? "" : host.text, ":", port.integer), node)) {
+      return absl::UnavailableError("a malformed reply to CLUSTER SLOTS");
     }
   }
-  if (topology.slots.empty()) return absl::UnavailableError("a cluster without slots");
-  return topology;
+  if (primaries.empty()) return absl::UnavailableError("a cluster without slots");
+  return primaries;
 }
 
 absl::Time RedisNodes::Deadline() const { return SteadyNow() + address_.timeout; }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisNodes::Take(const RedisNode& node,
                                                                   absl::Time deadline) {
-  for (;;) {
-    std::unique_ptr<RedisConnection> connection;
-    {
-      WriterLock lock(mutex_);
-      auto& idle = idle_[node];
-      if (idle.empty()) break;
-      connection = std::move(idle.back());
+  {
+    WriterLock lock(mutex_);
+    auto& idle = idle_[node];
+    if (!idle.empty()) {
+      std::unique_ptr<RedisConnection> connection = std::move(idle.back());
       idle.pop_back();
+      return connection;
     }
-    if (connection->IsQuiet()) return connection;
   }
   // Leaves time for other nodes.
   return RedisConnection::Open(node, address_,
                                std::min(deadline, SteadyNow() + address_.timeout / 2));
 }
 
-absl::StatusOr<std::vector<RedisReply>> RedisNodes::Send(
-    const RedisNode& node, std::span<const RedisCommand* const> commands, absl::Time deadline) {
-  std::string bytes;
-  for (const RedisCommand* command : commands) bytes += FormatRedisCommand(command->arguments);
-  std::vector<RedisReply> replies;
+std::vector<absl::StatusOr<RedisReply>> RedisNodes::Send(const RedisNode& node,
+                                                         std::span<const Pending> commands,
+                                                         absl::Time deadline) {
   absl::StatusOr<std::unique_ptr<RedisConnection>> connection = Take(node, deadline);
+  std::string bytes;
+  for (const Pending& pending : commands) {
+    if (pending.asking) bytes += FormatRedisCommand({"ASKING"});
+    bytes += FormatRedisCommand(pending.command->arguments);
+  }
   absl::Status status = connection.status();
   if (status.ok()) status = (*connection)->Send(bytes, deadline);
-  while (status.ok() && replies.size() < commands.size()) {
-    const size_t max_bytes = commands[replies.size()]->max_reply_bytes;
-    absl::StatusOr<RedisReply> reply = (*connection)->Receive(max_bytes, deadline);
-    status = reply.status();
-    if (status.ok()) replies.push_back(*std::move(reply));
+  std::vector<absl::StatusOr<RedisReply>> replies;
+  for (const Pending& pending : commands) {
+    for (int left = pending.asking ? 2 : 1; left > 0 && status.ok(); --left) {
+      absl::StatusOr<RedisReply> reply =
+          (*connection)->Receive(pending.command->max_reply_bytes, deadline);
+      status = reply.status();
+      if (status.ok() && left == 1) replies.push_back(std::move(reply));
+    }
   }
   WriterLock lock(mutex_);
   auto& idle = idle_[node];
   if (!status.ok()) {
     stale_ = true;
     idle.clear();
-    return At(node, status);
+    replies.resize(commands.size(), At(node, status));
+  } else if (idle.size() < kMaxIdlePerNode) {
+    idle.push_back(*std::move(connection));
   }
-  if (idle.size() < kMaxIdlePerNode) idle.push_back(*std::move(connection));
   return replies;
 }
 
-absl::StatusOr<RedisReply> RedisNodes::Ask(const RedisNode& node, const RedisCommand& command,
-                                           absl::Time deadline) {
-  const RedisCommand* const commands[] = {&command};
-  absl::StatusOr<std::vector<RedisReply>> replies = Send(node, commands, deadline);
-  if (!replies.ok()) return replies.status();
-  RedisReply& reply = replies->front();
-  if (reply.is_error()) return At(node, RedisError(reply.text));
-  return std::move(reply);
-}
-
-absl::StatusOr<RedisNode> RedisNodes::NodeOf(absl::string_view key, absl::Time deadline) {
-  absl::Status problem;
-  if (stale_.exchange(false)) problem = Refresh(deadline);
-  problem.Update(absl::UnavailableError("redis: no node serves this slot"));
-  const int slot = RedisSlot(key);
+std::optional<RedisNode> RedisNodes::NodeOf(absl::string_view key) const {
   ReaderLock lock(mutex_);
-  const auto range = topology_.slots.lower_bound(slot);
-  if (range == topology_.slots.end() || range->second.first > slot) return problem;
-  return range->second.second;
+  const auto range = primaries_.lower_bound(RedisSlot(key));
+  if (range == primaries_.end()) return std::nullopt;
+  return range->second;
 }
 
-absl::StatusOr<RedisReply> RedisNodes::Call(const RedisCommand& command, absl::Time deadline) {
-  const RedisCommand asking{.arguments = {"ASKING"}};
-  absl::Status problem;
-  std::optional<RedisNode> redirected;
-  std::vector<const RedisCommand*> commands = {&command};
-  absl::Duration pause = kFirstPause;
-  for (int attempt = 1;; ++attempt) {
-    bool wait = attempt >= kQuickAttempts;
-    absl::StatusOr<RedisNode> node = NodeOf(command.key, deadline);
-    if (redirected.has_value()) node = *std::exchange(redirected, std::nullopt);
-    absl::StatusOr<std::vector<RedisReply>> replies =
-        node.ok() ? Send(*node, commands, deadline) : node.status();
-    commands = {&command};
-    if (!replies.ok()) {
-      stale_ = wait = true;
-      // The error of a node says more than that the time was over.
-      if (problem.ok() || SteadyNow() < deadline) problem = replies.status();
-    } else if (RedisReply& reply = replies->back(); !reply.is_error()) {
-      return std::move(reply);
-    } else {
-      const absl::string_view code = FirstWord(reply.text);
-      problem = At(*node, RedisError(reply.text));
-      RedisNode to;
-      if ((code == "MOVED" || code == "ASK") && ParseRedirection(reply.text, *node, to)) {
-        redirected = to;
-        if (code == "MOVED") stale_ = true;
-        if (code == "ASK") commands = {&asking, &command};
-      } else if (code == "TRYAGAIN" || code == "CLUSTERDOWN" || code == "LOADING" ||
-                 code == "MASTERDOWN" || code == "BUSY" || code == "READONLY") {
-        stale_ = wait = true;
+std::vector<absl::StatusOr<RedisReply>> RedisNodes::CallAll(
+    std::span<const RedisCommand> commands) {
+  const absl::Time deadline = Deadline();
+  std::vector<absl::StatusOr<RedisReply>> results(commands.size());
+  std::vector<Pending> all;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    all.push_back({.command = &commands[i], .result = &results[i], .node = commands[i].node});
+  }
+  for (absl::Duration pause;; pause = std::min(2 * pause + kPauseGrowth, kMaxPause)) {
+    absl::Status nowhere = stale_.exchange(false) ? Refresh(deadline) : absl::OkStatus();
+    nowhere.Update(absl::UnavailableError("redis: no node serves this slot"));
+    std::map<RedisNode, std::vector<Pending>> by_node;
+    std::vector<Pending> again;
+    for (const Pending& pending : all) {
+      const auto node = pending.node.has_value() ? pending.node : NodeOf(pending.command->key);
+      if (node.has_value()) {
+        by_node[*node].push_back(pending);
       } else {
-        return problem;
+        *pending.result = nowhere;
+        again.push_back(pending);
       }
     }
-    if (SteadyNow() + (wait ? pause : absl::ZeroDuration()) >= deadline) return problem;
-    if (!wait) continue;
-    std::this_thread::sleep_for(absl::ToChronoNanoseconds(pause));
-    pause = std::min(2 * pause, kMaxPause);
-  }
-}
-
-std::vector<absl::StatusOr<RedisReply>> RedisNodes::CallAll(std::span<const RedisCommand> commands,
-                                                            absl::Time deadline) {
-  std::map<RedisNode, std::vector<const RedisCommand*>> by_node;
-  for (const RedisCommand& command : commands) {
-    const absl::StatusOr<RedisNode> node = NodeOf(command.key, deadline);
-    if (node.ok()) by_node[*node].push_back(&command);
-  }
-  std::vector<absl::StatusOr<RedisReply>> results(commands.size());
-  for (const auto& [node, own] : by_node) {
-    absl::StatusOr<std::vector<RedisReply>> replies = Send(node, own, deadline);
-    for (size_t i = 0; replies.ok() && i < own.size(); ++i) {
-      if (!(*replies)[i].is_error()) results[own[i] - commands.data()] = std::move((*replies)[i]);
+    for (auto& [node, sent] : by_node) {
+      std::vector<absl::StatusOr<RedisReply>> replies = Send(node, sent, deadline);
+      for (size_t i = 0; i < sent.size(); ++i) {
+        if (!Finish(node, std::move(replies[i]), sent[i])) again.push_back(sent[i]);
+      }
     }
+    if (again.empty() || SteadyNow() + pause >= deadline) return results;
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(pause));
+    all = std::move(again);
   }
-  for (size_t i = 0; i < commands.size(); ++i) {
-    if (!results[i].ok()) results[i] = Call(commands[i], deadline);
-  }
-  return results;
 }
 
-absl::StatusOr<RedisTopology> RedisNodes::AskTopology(const RedisNode& node, absl::Time deadline,
-                                                      bool& is_primary) {
-  const RedisCommand slots{.arguments = {"CLUSTER", "SLOTS"}, .max_reply_bytes = kMaxTopologyBytes};
-  const RedisCommand role{.arguments = {"ROLE"}, .max_reply_bytes = kMaxTopologyBytes};
-  const RedisCommand* const commands[] = {&slots, &role};
-  const absl::StatusOr<std::vector<RedisReply>> replies = Send(node, commands, deadline);
-  if (!replies.ok()) return replies.status();
-  const RedisReply& found = replies->front();
-  is_primary = true;
-  if (!found.is_error()) {
-    absl::StatusOr<RedisTopology> topology = ParseClusterSlots(found, node);
-    return topology.ok() ? topology : At(node, topology.status());
+bool RedisNodes::Finish(const RedisNode& node, absl::StatusOr<RedisReply> reply, Pending& pending) {
+  pending.node = pending.command->node;
+  pending.asking = false;
+  if (!reply.ok() || !reply->is_error()) {
+    *pending.result = std::move(reply);
+    return pending.result->ok();
   }
-  if (FirstWord(found.text) != "ERR") return At(node, RedisError(found.text));
-  const std::vector<RedisReply>& state = replies->back().elements;
-  is_primary = state.empty() || state[0].text != "slave";
-  return RedisTopology{.slots = {{kRedisSlots - 1, {0, node}}}, .nodes = {node}};
+  *pending.result = At(node, RedisError(reply->text));
+  const absl::string_view code = RedisErrorCode(reply->text);
+  pending.asking = code == "ASK";
+  if (pending.asking || code == "MOVED") {
+    pending.node = ParseRedirection(reply->text, node);
+  } else if (absl::c_find(kPassing, code) == std::end(kPassing)) {
+    return true;
+  }
+  if (!pending.asking) stale_ = true;
+  return false;
+}
+
+absl::StatusOr<RedisPrimaries> RedisNodes::AskPrimaries(const RedisNode& node,
+                                                        absl::Time deadline) {
+  const RedisCommand slots{.arguments = {"CLUSTER", "SLOTS"}}, role{.arguments = {"ROLE"}};
+  const Pending commands[] = {{.command = &slots}, {.command = &role}};
+  const std::vector<absl::StatusOr<RedisReply>> replies = Send(node, commands, deadline);
+  for (const absl::StatusOr<RedisReply>& reply : replies) {
+    if (!reply.ok()) return reply.status();
+  }
+  const RedisReply &found = *replies[0], &state = *replies[1];
+  absl::StatusOr<RedisPrimaries> primaries = RedisPrimaries{{kRedisSlots - 1, node}};
+  if (!found.is_error()) {
+    primaries = ParseClusterSlots(found, node);
+  } else if (RedisErrorCode(found.text) != "ERR") {
+    primaries = RedisError(found.text);
+  } else if (!state.elements.empty() && state.elements[0].text == "slave") {
+    primaries = RedisError("READONLY");
+  }
+  return primaries.ok() ? primaries : At(node, primaries.status());
 }
 
 absl::Status RedisNodes::Refresh(absl::Time deadline) {
-  std::vector<RedisNode> nodes;
+  std::set<RedisNode> nodes(address_.nodes.begin(), address_.nodes.end());
   {
     ReaderLock lock(mutex_);
-    nodes = topology_.nodes;
+    for (const auto& [slot, node] : primaries_) nodes.insert(node);
   }
-  nodes.insert(nodes.end(), address_.nodes.begin(), address_.nodes.end());
   absl::Status problem;
-  std::optional<RedisTopology> found;
-  bool is_primary = false;
-  for (size_t i = 0; i < nodes.size() && !is_primary; ++i) {
+  size_t left = nodes.size();
+  for (const RedisNode& node : nodes) {
     // Leaves time for the nodes that follow.
     const absl::Time now = SteadyNow();
-    absl::StatusOr<RedisTopology> topology =
-        AskTopology(nodes[i], now + (deadline - now) / (nodes.size() - i), is_primary);
-    if (!topology.ok()) {
-      problem.Update(topology.status());
-      is_primary = false;
-    } else if (is_primary || !found.has_value()) {
-      found = *std::move(topology);
+    absl::StatusOr<RedisPrimaries> primaries = AskPrimaries(node, now + (deadline - now) / left--);
+    if (primaries.ok()) {
+      WriterLock lock(mutex_);
+      primaries_ = *std::move(primaries);
+      std::erase_if(idle_, [&](const auto& idle) { return !nodes.contains(idle.first); });
+      return absl::OkStatus();
     }
+    problem.Update(primaries.status());
   }
-  if (!found.has_value()) {
-    stale_ = true;
-    return problem;
-  }
-  WriterLock lock(mutex_);
-  topology_ = *std::move(found);
-  const std::vector<RedisNode>& known = topology_.nodes;
-  std::erase_if(idle_, [&](const auto& node) {
-    return std::find(known.begin(), known.end(), node.first) == known.end();
-  });
-  return absl::OkStatus();
+  stale_ = true;
+  return problem;
 }
 
-absl::StatusOr<std::vector<RedisNode>> RedisNodes::Primaries(absl::Time deadline) {
-  if (absl::Status status = Refresh(deadline); !status.ok()) return status;
-  std::vector<RedisNode> primaries;
+absl::StatusOr<std::set<RedisNode>> RedisNodes::Primaries() {
+  if (absl::Status status = Refresh(Deadline()); !status.ok()) return status;
+  std::set<RedisNode> primaries;
   ReaderLock lock(mutex_);
-  for (const auto& [last, range] : topology_.slots) {
-    const RedisNode& node = range.second;
-    if (std::find(primaries.begin(), primaries.end(), node) == primaries.end()) {
-      primaries.push_back(node);
-    }
-  }
+  for (const auto& [slot, node] : primaries_) primaries.insert(node);
   return primaries;
 }
 

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,68 +30,69 @@ inline constexpr int kRedisSlots = 16384;
 // no braces.
 int RedisSlot(absl::string_view key);
 
+// All strings must outlive the call.
 struct RedisCommand {
   // The key that decides which node is asked.
-  std::string key = {};
-  // Must outlive the call.
+  absl::string_view key = {};
+  // The node to ask instead.
+  std::optional<RedisNode> node = {};
   std::vector<absl::string_view> arguments = {};
   // Maximum memory of the reply.
   size_t max_reply_bytes = size_t{64} << 20;
 };
 
-struct RedisTopology {
-  // The ranges of slots: from the last slot to the first slot and the primary. Without a cluster
-  // one node serves all slots.
-  std::map<int, std::pair<int, RedisNode>> slots = {};
-  // The primaries and their replicas.
-  std::vector<RedisNode> nodes = {};
-};
+// The primaries by the last slot of each range that they serve. Without a cluster one node serves
+// all slots.
+using RedisPrimaries = std::map<int64_t, RedisNode>;
 
 // Parses the reply to CLUSTER SLOTS of `asked`. Returns Unavailable if it is something else.
-absl::StatusOr<RedisTopology> ParseClusterSlots(const RedisReply& reply, const RedisNode& asked);
-
-// Returns the Status for the text of an error reply.
-absl::Status RedisError(absl::string_view text);
+absl::StatusOr<RedisPrimaries> ParseClusterSlots(const RedisReply& reply, const RedisNode& asked);
 
 // Thread-safe. Each thread in a call has connections of its own, which go back to a pool. No call
-// lasts longer than its deadline, which is of SteadyNow(). Error replies become a Status.
+// lasts longer than the timeout of the address. Error replies become a Status.
 class RedisNodes {
  public:
   explicit RedisNodes(RedisAddress address) : address_(std::move(address)) {}
 
-  absl::Time Deadline() const;
+  // Sends a command to its node. Follows redirections, and tries again while nodes start or fail
+  // over. The command must be idempotent, as it may be done twice.
+  absl::StatusOr<RedisReply> Call(const RedisCommand& command) {
+    return std::move(CallAll({&command, 1}).front());
+  }
+  // Like Call for each command, in pipelines.
+  std::vector<absl::StatusOr<RedisReply>> CallAll(std::span<const RedisCommand> commands);
 
-  // Sends a command to the node of its key. Follows redirections, and tries again while nodes start
-  // or fail over. The command must be idempotent, as it may be done twice.
-  absl::StatusOr<RedisReply> Call(const RedisCommand& command, absl::Time deadline);
-  // Like Call for each command, but first sends all of them in pipelines.
-  std::vector<absl::StatusOr<RedisReply>> CallAll(std::span<const RedisCommand> commands,
-                                                  absl::Time deadline);
-
-  // Finds the topology again, and returns the primaries.
-  absl::StatusOr<std::vector<RedisNode>> Primaries(absl::Time deadline);
-  // Sends a command to one node, whatever its key.
-  absl::StatusOr<RedisReply> Ask(const RedisNode& node, const RedisCommand& command,
-                                 absl::Time deadline);
+  // Finds the primaries again.
+  absl::StatusOr<std::set<RedisNode>> Primaries();
 
  private:
+  // A command that has no result yet.
+  struct Pending {
+    const RedisCommand* command;
+    absl::StatusOr<RedisReply>* result = nullptr;
+    // A node that another one named, and whether it must be told so first.
+    std::optional<RedisNode> node = {};
+    bool asking = false;
+  };
+
+  absl::Time Deadline() const;
   absl::Status Refresh(absl::Time deadline);
-  // Sets is_primary to false if the node is a replica outside a cluster.
-  absl::StatusOr<RedisTopology> AskTopology(const RedisNode& node, absl::Time deadline,
-                                            bool& is_primary);
-  // Returns the node that serves the key.
-  absl::StatusOr<RedisNode> NodeOf(absl::string_view key, absl::Time deadline);
-  // Sends commands in a pipeline. Returns the replies, errors too, or why the connection failed.
-  absl::StatusOr<std::vector<RedisReply>> Send(const RedisNode& node,
-                                               std::span<const RedisCommand* const> commands,
+  absl::StatusOr<RedisPrimaries> AskPrimaries(const RedisNode& node, absl::Time deadline);
+  // Returns the node that serves the key, if one is known.
+  std::optional<RedisNode> NodeOf(absl::string_view key) const;
+  // Sends commands in a pipeline. Returns their replies, errors too, or why the connection failed.
+  std::vector<absl::StatusOr<RedisReply>> Send(const RedisNode& node,
+                                               std::span<const Pending> commands,
                                                absl::Time deadline);
+  // Sets the result of a command. Returns false if the command must be sent again.
+  bool Finish(const RedisNode& node, absl::StatusOr<RedisReply> reply, Pending& pending);
   absl::StatusOr<std::unique_ptr<RedisConnection>> Take(const RedisNode& node, absl::Time deadline);
 
   const RedisAddress address_;
-  // Set when a node fails or redirects: the next call finds the topology again.
+  // Set when a node fails or redirects: the next call finds the primaries again.
   std::atomic<bool> stale_ = true;
-  Mutex mutex_;
-  RedisTopology topology_ ABSL_GUARDED_BY(mutex_);
+  mutable Mutex mutex_;
+  RedisPrimaries primaries_ ABSL_GUARDED_BY(mutex_);
   std::map<RedisNode, std::vector<std::unique_ptr<RedisConnection>>> idle_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,25 @@ constexpr size_t kMaxLineBytes = size_t{64} << 10;
 absl::Status Malformed() { return absl::UnavailableError("no reply of Redis"); }
 
 }  // namespace
+
+absl::Status RedisError(absl::string_view text) {
+  const std::string shown = absl::CHexEscape(text.substr(0, 200));
+  const absl::string_view code = RedisErrorCode(text);
+  if (code == "OOM") {
+    return absl::ResourceExhaustedError(absl::StrCat("maxmemory is reached: ", shown));
+  }
+  if (code == "WRONGTYPE") {
+    return absl::DataLossError(absl::StrCat("another program wrote to this key: ", shown));
+  }
+  const char* const meaning = code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM"
+                                  ? "refuses user or password: "
+                              : code == "READONLY"    ? "is a read-only replica: "
+                              : code == "LOADING"     ? "is still loading its data: "
+                              : code == "MISCONF"     ? "cannot write to its disk: "
+                              : code == "CLUSTERDOWN" ? "the cluster is down: "
+                                                      : "";
+  return absl::UnavailableError(absl::StrCat(meaning, shown));
+}
 
 absl::StatusOr<RedisReply> RedisReplyReader::Next(size_t max_bytes, Receive receive) {
   RedisReply reply;

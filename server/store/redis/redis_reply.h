@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace sis {
 
@@ -25,6 +26,13 @@ struct RedisReply {
   bool is_integer() const { return kind == Kind::kInteger; }
   bool is_error() const { return kind == Kind::kError; }
 };
+
+// Returns the first word of an error.
+inline absl::string_view RedisErrorCode(absl::string_view text) {
+  return text.substr(0, text.find(' '));
+}
+// Returns the Status for the text of an error.
+absl::Status RedisError(absl::string_view text);
 
 // Reads a stream of replies. After an error the stream is useless.
 class RedisReplyReader {

@@ -64,12 +64,10 @@ class HashOf final : public HashStore {
 void Check(const RedisReply& reply) {
   Require(MemoryOf(reply) <= kMaxReplyBytes);
   if (reply.is_error()) Require(!RedisError(reply.text).ok());
-  const absl::StatusOr<RedisTopology> topology = ParseClusterSlots(reply, {.host = "asked"});
-  if (topology.ok()) {
-    for (const auto& [last, range] : topology->slots) {
-      Require(0 <= range.first && range.first <= last && last < kRedisSlots);
-    }
-    for (const RedisNode& node : topology->nodes) Require(!node.host.empty() && node.port > 0);
+  const absl::StatusOr<RedisPrimaries> primaries = ParseClusterSlots(reply, {.host = "asked"});
+  if (primaries.ok()) {
+    Require(!primaries->empty());
+    for (const auto& [slot, node] : *primaries) Require(!node.host.empty() && node.port > 0);
   }
   HashOf store(reply);
   if (const auto runs = store.ListRuns(); runs.ok()) {

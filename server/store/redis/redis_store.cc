@@ -19,7 +19,6 @@
 #include "server/store/redis/redis_address.h"
 #include "server/store/redis/redis_nodes.h"
 #include "server/threads/mutex.h"
-#include "server/threads/steady_now.h"
 #include "server/threads/worker_pool.h"
 
 namespace sis {
@@ -92,11 +91,10 @@ class RedisStore final : public HashStore {
 
   // Checks all primaries, warns of what they may lose, and goes on with drops of earlier servers.
   absl::Status Open() {
-    const absl::Time deadline = nodes_.Deadline();
-    const auto primaries = nodes_.Primaries(deadline);
+    const auto primaries = nodes_.Primaries();
     if (!primaries.ok()) return primaries.status();
     for (const RedisNode& node : *primaries) {
-      const absl::StatusOr<RedisReply> info = nodes_.Ask(node, {.arguments = {"INFO"}}, deadline);
+      const auto info = nodes_.Call({.node = node, .arguments = {"INFO"}});
       if (!info.ok()) return info.status();
       absl::Status status = CheckInfo(absl::StrCat("redis ", ToString(node), ": "), info->text);
       if (!status.ok()) return status;
@@ -110,43 +108,36 @@ class RedisStore final : public HashStore {
 
   absl::Status CanPut() override {
     if (must_drop_) DropNotedBehind();
-    const absl::Time deadline = nodes_.Deadline();
-    const auto primaries = nodes_.Primaries(deadline);
+    const auto primaries = nodes_.Primaries();
     if (!primaries.ok()) return primaries.status();
     for (const RedisNode& node : *primaries) {
-      absl::Status status =
-          nodes_.Ask(node, {.arguments = {"EVAL", kProbe, "0"}}, deadline).status();
-      if (!status.ok()) return status;
+      const auto probed = nodes_.Call({.node = node, .arguments = {"EVAL", kProbe, "0"}});
+      if (!probed.ok()) return probed.status();
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::vector<std::string>> ExchangeNews(
       std::span<const std::string> news) override {
-    RedisCommand send{.key = std::string(kNews),
-                      .arguments = {"XADD", kNews, "MAXLEN", kMaxNews, "*"}};
-    for (const std::string& item : news) send.arguments.insert(send.arguments.end(), {"n", item});
-    std::string after;
-    {
-      ReaderLock lock(mutex_);
-      after = news_after_;
-    }
+    WriterLock lock(news_mutex_);
     std::vector<RedisCommand> commands;
-    if (!news.empty()) commands.push_back(std::move(send));
-    commands.push_back({.key = std::string(kNews), .arguments = {"XRANGE", kNews, after, "+"}});
-    std::vector<absl::StatusOr<RedisReply>> replies = nodes_.CallAll(commands, nodes_.Deadline());
+    if (!news.empty()) {
+      commands.push_back({.key = kNews, .arguments = {"XADD", kNews, "MAXLEN", kMaxNews, "*"}});
+      auto& arguments = commands.back().arguments;
+      for (const std::string& item : news) arguments.insert(arguments.end(), {"n", item});
+    }
+    commands.push_back({.key = kNews, .arguments = {"XRANGE", kNews, news_after_, "+"}});
+    std::vector<absl::StatusOr<RedisReply>> replies = nodes_.CallAll(commands);
     for (const auto& reply : replies) {
       if (!reply.ok()) return reply.status();
     }
     std::vector<std::string> heard;
     for (RedisReply& entry : replies.back()->elements) {
       if (entry.elements.size() != 2) return Unexpected("XRANGE");
-      after = "(" + entry.elements[0].text;
+      news_after_ = "(" + entry.elements[0].text;
       std::vector<RedisReply>& items = entry.elements[1].elements;
       for (size_t i = 1; i < items.size(); i += 2) heard.push_back(std::move(items[i].text));
     }
-    WriterLock lock(mutex_);
-    news_after_ = std::move(after);
     return heard;
   }
 
@@ -162,7 +153,7 @@ class RedisStore final : public HashStore {
           {.key = keys[i], .arguments = {"EVAL", kDrop, "1", keys[i], time_to_live, reason, next}});
     }
     std::vector<bool> had_parts;
-    for (const absl::StatusOr<RedisReply>& reply : nodes_.CallAll(commands, nodes_.Deadline())) {
+    for (const absl::StatusOr<RedisReply>& reply : nodes_.CallAll(commands)) {
       if (!reply.ok()) return reply.status();
       if (!reply->is_integer()) return Unexpected("a drop");
       had_parts.push_back(reply->integer != 0);
@@ -183,10 +174,6 @@ class RedisStore final : public HashStore {
   }
 
  private:
-  absl::StatusOr<RedisReply> Call(const RedisCommand& command) {
-    return nodes_.Call(command, nodes_.Deadline());
-  }
-
   static absl::Status CheckInfo(absl::string_view node, absl::string_view info) {
     const absl::string_view version = InfoOf(info, "redis_version");
     int major = 0;
@@ -211,8 +198,8 @@ class RedisStore final : public HashStore {
   }
 
   absl::StatusOr<Hash> Read(absl::string_view key) override {
-    absl::StatusOr<RedisReply> reply = Call(
-        {.key = std::string(key), .arguments = {"HGETALL", key}, .max_reply_bytes = kMaxHashBytes});
+    absl::StatusOr<RedisReply> reply =
+        nodes_.Call({.key = key, .arguments = {"HGETALL", key}, .max_reply_bytes = kMaxHashBytes});
     if (!reply.ok()) return reply.status();
     std::vector<RedisReply>& elements = reply->elements;
     if (!reply->is_array() || elements.size() % 2 != 0) return Unexpected("HGETALL");
@@ -225,9 +212,9 @@ class RedisStore final : public HashStore {
 
   absl::StatusOr<Fields> ReadFields(absl::string_view key,
                                     const std::vector<absl::string_view>& fields) override {
-    RedisCommand command{.key = std::string(key), .arguments = {"HMGET", key}};
+    RedisCommand command{.key = key, .arguments = {"HMGET", key}};
     command.arguments.insert(command.arguments.end(), fields.begin(), fields.end());
-    absl::StatusOr<RedisReply> reply = Call(command);
+    absl::StatusOr<RedisReply> reply = nodes_.Call(command);
     if (!reply.ok()) return reply.status();
     if (reply->elements.size() != fields.size()) return Unexpected("HMGET");
     Fields read;
@@ -252,7 +239,7 @@ class RedisStore final : public HashStore {
     for (const auto& [field, value] : change.put) {
       arguments.insert(arguments.end(), {field, value});
     }
-    const absl::StatusOr<RedisReply> reply = Call(command);
+    const absl::StatusOr<RedisReply> reply = nodes_.Call(command);
     if (!reply.ok()) return reply.status();
     if (!reply->is_integer() || reply->integer >> 1 != 0) return Unexpected("a change");
     return reply->integer == 1 ? absl::OkStatus() : absl::AbortedError("it has changed");
@@ -273,7 +260,7 @@ class RedisStore final : public HashStore {
           absl::StrSplit(note, absl::MaxSplits(' ', 1));
       absl::Status status = DropRange(range.first, range.second);
       if (status.ok()) {
-        status = Call({.key = std::string(kDrops), .arguments = {"HDEL", kDrops, note}}).status();
+        status = nodes_.Call({.key = kDrops, .arguments = {"HDEL", kDrops, note}}).status();
       }
       if (!status.ok()) return status;
     }
@@ -281,7 +268,7 @@ class RedisStore final : public HashStore {
   }
 
   absl::Status DropRange(absl::string_view first, absl::string_view last) {
-    const auto primaries = nodes_.Primaries(nodes_.Deadline());
+    const auto primaries = nodes_.Primaries();
     if (!primaries.ok()) return primaries.status();
     // Without the digits of the incarnation.
     const std::string pattern =
@@ -290,9 +277,8 @@ class RedisStore final : public HashStore {
       std::string cursor = "0";
       do {
         if (stopping_) return absl::CancelledError();
-        absl::StatusOr<RedisReply> found =
-            nodes_.Ask(node, {.arguments = {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}},
-                       nodes_.Deadline());
+        const auto found = nodes_.Call(
+            {.node = node, .arguments = {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}});
         if (!found.ok()) return found.status();
         if (found->elements.size() != 2) return Unexpected("SCAN");
         std::vector<RedisCommand> removals;
@@ -300,7 +286,7 @@ class RedisStore final : public HashStore {
           if (key.text < first || key.text >= last) continue;
           removals.push_back({.key = key.text, .arguments = {"UNLINK", key.text}});
         }
-        for (const auto& removed : nodes_.CallAll(removals, nodes_.Deadline())) {
+        for (const auto& removed : nodes_.CallAll(removals)) {
           if (!removed.ok()) return removed.status();
         }
         cursor = found->elements[0].text;
@@ -310,9 +296,9 @@ class RedisStore final : public HashStore {
   }
 
   RedisNodes nodes_;
-  Mutex mutex_;
+  Mutex news_mutex_;
   // Start of the next XRANGE.
-  std::string news_after_ ABSL_GUARDED_BY(mutex_) = "-";
+  std::string news_after_ ABSL_GUARDED_BY(news_mutex_) = "-";
   // True if sis:drops may have notes, of this server or one that has stopped.
   std::atomic<bool> must_drop_ = true;
   std::atomic<bool> stopping_ = false;
@@ -320,10 +306,6 @@ class RedisStore final : public HashStore {
 };
 
 }  // namespace
-
-absl::Status CheckRedisAddress(std::string_view address) {
-  return ParseRedisAddress(address).status();
-}
 
 absl::StatusOr<std::unique_ptr<Store>> OpenRedis(std::string_view address,
                                                  std::string_view server_name) {

@@ -12,11 +12,8 @@ namespace sis {
 
 // Connects to `address`, as server/store/redis/redis_address.h defines it. Prints a warning if the
 // server may lose what it acknowledges. `server_name` keeps the steps of this server apart. Returns
-// InvalidArgument for an address that CheckRedisAddress refuses, Unavailable if no node answers.
+// InvalidArgument for anything else, Unavailable if no node answers.
 absl::StatusOr<std::unique_ptr<Store>> OpenRedis(std::string_view address,
                                                  std::string_view server_name);
-
-// Returns OK, or InvalidArgument that says what is wrong with the address, without its password.
-absl::Status CheckRedisAddress(std::string_view address);
 
 }  // namespace sis
