@@ -203,14 +203,7 @@ absl::StatusOr<StoredRun> HashStore::GetRun(const std::string& run_id) {
   return ParseRun(run_id, fields->begin()->second);
 }
 
-// Reads all records only after one has changed.
 absl::StatusOr<ListedRuns> HashStore::ListRuns() {
-  const absl::StatusOr<Fields> revision = ReadFields(kRuns, {kRevisionField});
-  if (!revision.ok() && !absl::IsDataLoss(revision.status())) return revision.status();
-  if (revision.ok() && !revision->empty()) {
-    ReaderLock lock(mutex_);
-    if (revision->begin()->second == runs_revision_) return runs_;
-  }
   absl::StatusOr<Hash> hash = Read(kRuns);
   if (!hash.ok()) return hash.status();
   if (!hash->damaged.empty()) return Damaged(hash->damaged.front());
@@ -233,9 +226,6 @@ absl::StatusOr<ListedRuns> HashStore::ListRuns() {
     expired.revision = *read;
     Change(expired).IgnoreError();  // repeated by the next call
   }
-  WriterLock lock(mutex_);
-  runs_revision_ = hash->fields[std::string(kRevisionField)];
-  runs_ = listed;
   return listed;
 }
 

@@ -24,13 +24,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/store/store.h"
-#include "server/threads/mutex.h"
 
 namespace sis {
 
@@ -89,10 +87,6 @@ class HashStore : public Store {
 
  private:
   const std::string server_name_;
-  Mutex mutex_;
-  // The last result of ListRuns, and its revision.
-  std::string runs_revision_ ABSL_GUARDED_BY(mutex_);
-  ListedRuns runs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sis
