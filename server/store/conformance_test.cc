@@ -264,8 +264,8 @@ TEST_P(ConformanceTest, NewsReachEachServerOnce) {
   const std::unique_ptr<Store> another = open_();
   EXPECT_THAT(*store_->ExchangeNews({}), IsEmpty());
   const std::vector<std::string> first = {"a", std::string("\0\xff\n", 3), ""}, second = {"b"};
-  EXPECT_THAT(*store_->ExchangeNews(first), ElementsAreArray(first));
-  EXPECT_THAT(*another->ExchangeNews(second), ElementsAre(first[0], first[1], first[2], "b"));
+  EXPECT_THAT(*store_->ExchangeNews(first), IsEmpty());
+  EXPECT_THAT(*another->ExchangeNews(second), ElementsAreArray(first));
   EXPECT_THAT(*another->ExchangeNews({}), IsEmpty());
   EXPECT_THAT(*store_->ExchangeNews({}), ElementsAreArray(second));
 }

@@ -122,9 +122,9 @@ class Store {
   // Returns a number that changes whenever the sequence does; 0 if nothing is stored.
   virtual absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) = 0;
 
-  // For a shared store. Sends news to all servers, and returns what all, including this one, have
-  // sent since the last call. The first call may return older news. A server that does not call for
-  // many seconds may miss some.
+  // For a shared store. Sends news to all other servers, and returns what they have sent since the
+  // last call. The first call may return older news. A server that does not call for many seconds
+  // may miss some.
   virtual absl::StatusOr<std::vector<std::string>> ExchangeNews(std::span<const std::string>) {
     return std::vector<std::string>();
   }

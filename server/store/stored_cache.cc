@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <random>
 #include <string_view>
 #include <utility>
 
@@ -57,32 +56,25 @@ bool IsComplete(const Sequence& sequence) {
   return length.has_value() && sequence.positions() == *length;
 }
 
-uint64_t RandomNumber() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
+// INCARNATION/ATTEMPT/SIZE/, then the run's id, of SIZE bytes, and the sequence's.
+std::string EncodeNews(const SequenceIdentity& sequence) {
+  return absl::StrCat(sequence.incarnation, "/", sequence.attempt, "/", sequence.run_id.size(), "/",
+                      sequence.run_id, sequence.id);
 }
 
-// SENDER/INCARNATION/ATTEMPT/SIZE/, then the run's id, of SIZE bytes, and the sequence's.
-std::string EncodeNews(uint64_t sender, const SequenceIdentity& sequence) {
-  return absl::StrCat(sender, "/", sequence.incarnation, "/", sequence.attempt, "/",
-                      sequence.run_id.size(), "/", sequence.run_id, sequence.id);
-}
-
-// Returns nullopt for news of `self`, and for what no server has sent.
-std::optional<SequenceIdentity> ParseNews(uint64_t self, std::string_view news) {
+// Returns nullopt for what EncodeNews did not make.
+std::optional<SequenceIdentity> ParseNews(std::string_view news) {
   const std::vector<std::string> words =
-      absl::StrSplit(absl::string_view(news.data(), news.size()), absl::MaxSplits('/', 4));
+      absl::StrSplit(absl::string_view(news.data(), news.size()), absl::MaxSplits('/', 3));
   SequenceIdentity sequence;
-  uint64_t sender = 0;
   size_t size = 0;
-  if (words.size() != 5 || !absl::SimpleAtoi(words[0], &sender) || sender == self ||
-      !absl::SimpleAtoi(words[1], &sequence.incarnation) ||
-      !absl::SimpleAtoi(words[2], &sequence.attempt) || !absl::SimpleAtoi(words[3], &size) ||
-      size > words[4].size()) {
+  if (words.size() != 4 || !absl::SimpleAtoi(words[0], &sequence.incarnation) ||
+      !absl::SimpleAtoi(words[1], &sequence.attempt) || !absl::SimpleAtoi(words[2], &size) ||
+      size > words[3].size()) {
     return std::nullopt;
   }
-  sequence.run_id = words[4].substr(0, size);
-  sequence.id = words[4].substr(size);
+  sequence.run_id = words[3].substr(0, size);
+  sequence.id = words[3].substr(size);
   return sequence;
 }
 
@@ -97,11 +89,7 @@ std::map<uint32_t, uint32_t> BlocksOf(const StoredSequence& stored) {
 }  // namespace
 
 StoredCache::StoredCache(Store& store, RunRegistry& registry, Clock clock)
-    : store_(store),
-      registry_(registry),
-      clock_(std::move(clock)),
-      sender_(RandomNumber()),
-      behind_(1) {}
+    : store_(store), registry_(registry), clock_(std::move(clock)), behind_(1) {}
 
 StoredCache::~StoredCache() { RetryDropsBehind(); }
 
@@ -475,7 +463,7 @@ void StoredCache::WriteDrops() {
 void StoredCache::NoteNews(const SequenceIdentity& sequence) {
   if (!store_.shared()) return;
   WriterLock lock(news_mutex_);
-  if (news_.size() < kMaxNews) news_.push_back(EncodeNews(sender_, sequence));
+  if (news_.size() < kMaxNews) news_.push_back(EncodeNews(sequence));
 }
 
 void StoredCache::ExchangeNews() {
@@ -491,7 +479,7 @@ void StoredCache::ExchangeNews() {
     return;
   }
   for (const std::string& item : *news) {
-    const std::optional<SequenceIdentity> sequence = ParseNews(sender_, item);
+    const std::optional<SequenceIdentity> sequence = ParseNews(item);
     if (!sequence.has_value()) continue;
     if (sequence->id.empty()) {
       WriterLock lock(news_mutex_);

@@ -107,8 +107,7 @@ class StoredCache final : public BackingStore {
   std::map<SequenceIdentity, MissingReason> drops_ ABSL_GUARDED_BY(drops_mutex_);
   bool writing_drops_ ABSL_GUARDED_BY(drops_mutex_) = false;  // scheduled or running
 
-  const uint64_t sender_;  // a random number, which marks this server's own news
-  Mutex news_mutex_;       // a leaf
+  Mutex news_mutex_;  // a leaf
   std::vector<std::string> news_ ABSL_GUARDED_BY(news_mutex_);
   // Times at which other servers last sent that a run is in use, by its id.
   std::map<std::string, absl::Time> used_ ABSL_GUARDED_BY(news_mutex_);

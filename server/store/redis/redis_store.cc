@@ -124,7 +124,7 @@ class RedisStore final : public HashStore {
     if (!news.empty()) {
       commands.push_back({.key = kNews, .arguments = {"XADD", kNews, "MAXLEN", kMaxNews, "*"}});
       auto& arguments = commands.back().arguments;
-      for (const std::string& item : news) arguments.insert(arguments.end(), {"n", item});
+      for (const std::string& item : news) arguments.insert(arguments.end(), {sender_, item});
     }
     commands.push_back({.key = kNews, .arguments = {"XRANGE", kNews, news_after_, "+"}});
     std::vector<absl::StatusOr<RedisReply>> replies = nodes_.CallAll(commands);
@@ -136,7 +136,9 @@ class RedisStore final : public HashStore {
       if (entry.elements.size() != 2) return Unexpected("XRANGE");
       news_after_ = "(" + entry.elements[0].text;
       std::vector<RedisReply>& items = entry.elements[1].elements;
-      for (size_t i = 1; i < items.size(); i += 2) heard.push_back(std::move(items[i].text));
+      for (size_t i = 1; i < items.size(); i += 2) {
+        if (items[i - 1].text != sender_) heard.push_back(std::move(items[i].text));
+      }
     }
     return heard;
   }
@@ -296,6 +298,7 @@ class RedisStore final : public HashStore {
   }
 
   RedisNodes nodes_;
+  const std::string sender_ = absl::StrCat(NewRevision());  // of this store's own news
   Mutex news_mutex_;
   // Start of the next XRANGE.
   std::string news_after_ ABSL_GUARDED_BY(news_mutex_) = "-";
