@@ -3,129 +3,17 @@ without a word, the chart refuses by name.
 
 Run by chart_test.py, in an environment that has Helm and Kubernetes' schemas."""
 
+import pathlib
 import unittest
 
 import helm_python
+import yaml
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import INSECURE, VALUES, documents, kubernetes_takes, merged
 
-IN = [{"key": "a", "operator": "In", "values": ["b"]}]
-NEAR = {
-    "labelSelector": {"matchLabels": {"a": "b"}, "matchExpressions": IN},
-    "namespaces": ["c"],
-    "namespaceSelector": {},
-    "topologyKey": "kubernetes.io/hostname",
-}
-PODS = {
-    "requiredDuringSchedulingIgnoredDuringExecution": [NEAR],
-    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}],
-}
-NODES = {
-    "matchExpressions": [*IN, {"key": "example.com/c", "operator": "Gt", "values": ["1"]}],
-    "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node"]}],
-}
-AFFINITY = {
-    "nodeAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NODES]},
-        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": NODES}],
-    },
-    "podAffinity": PODS,
-    "podAntiAffinity": PODS,
-}
-TOLERATIONS = [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute", "tolerationSeconds": 1}]
-PEERS = [
-    {"podSelector": {"matchLabels": {"a": "b"}}, "namespaceSelector": {"matchLabels": {"c": "d"}}},
-    {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
-]
+GIVEN = yaml.safe_load(pathlib.Path(__file__).with_name("passed_on_values.yaml").read_text())
 VOLUMES = [{"name": "a", "configMap": {"name": "b"}}]
-MOUNTS = [{"name": "a", "mountPath": "/a", "subPath": "b", "readOnly": True}]
-ENVIRONMENT = [
-    {"name": "a", "value": "b"},
-    {"name": "c", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-    {"name": "e", "valueFrom": {"secretKeyRef": {"name": "f", "key": "g"}}},
-]
-# Each with all that there is to it.
-PASSED_ON = {
-    "affinity": AFFINITY,
-    "networkPolicy.clients": PEERS,
-    "networkPolicy.egress": [{"to": PEERS, "ports": [{"protocol": "UDP", "port": 53}, {"port": "dns"}]}],
-    "networkPolicy.monitors": PEERS,
-    "nodeSelector": {"a": "b"},
-    "podAnnotations": {"a": "b"},
-    "podLabels": {"a": "b"},
-    "extraEnv": ENVIRONMENT,
-    "extraVolumeMounts": MOUNTS,
-    "podSecurityContext": {"runAsUser": 7, "supplementalGroups": [8], "seccompProfile": {"type": "Localhost", "localhostProfile": "a.json"}},
-    "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2, "memory": "1Gi"}},
-    "securityContext": {"runAsGroup": 7, "capabilities": {"add": ["SYS_NICE"], "drop": ["ALL"]}},
-    "serviceAccount.annotations": {"a": "b"},
-    "sidecar.trainer.env": ENVIRONMENT,
-    "sidecar.trainer.image": "trainer",
-    "sidecar.trainer.resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
-    "sidecar.trainer.volumeMounts": MOUNTS,
-    "tolerations": TOLERATIONS,
-    "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1, "maxUnavailable": "25%"}},
-}
-
-
-# Values that Kubernetes refuses although they match its schemas.
-CONTRADICTIONS = {
-    "tolerations": (
-        [{}],
-        [{"operator": "Equal", "value": "b"}],
-        [{"key": "a", "operator": "Exists", "value": "b"}],
-        [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 1}],
-    ),
-    "affinity": tuple(
-        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "a", **expression}]}]}}}
-        for expression in (
-            {"operator": "In"}, {"operator": "In", "values": []}, {"operator": "Exists", "values": ["b"]},
-            {"operator": "Gt", "values": ["b"]}, {"operator": "Lt", "values": ["1", "2"]},
-        )
-    ),
-    "networkPolicy.clients": (
-        [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}],
-        [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "NotIn"}]}}],
-        [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}],
-        *([{"ipBlock": {"cidr": cidr}}] for cidr in ("banana", "10.0.0.0", "10.0.0.256/8", "10.0.0.0/33", "fd00::/129")),
-    ),
-    "networkPolicy.egress": (
-        [{}],
-        [{"to": []}],
-        [{"ports": [{"port": 0}]}],
-        [{"ports": [{"port": "dns", "endPort": 60}]}],
-    ),
-    "podAnnotations": ({"a b!": "c"},),
-    "podLabels": ({"a b!": "c"}, {"a": "-"}),
-    "nodeSelector": ({"a": "all of us"},),
-    "sidecar.trainer.env": (
-        [{"name": "1 2", "value": "a"}],
-        [{"name": "a", "value": "b", "valueFrom": {"secretKeyRef": {"name": "c", "key": "d"}}}],
-    ),
-    "sidecar.trainer.resources": ({"requests": {"cpu": "banana"}}, {"limits": {"memory": "1 Gi"}}, {"limits": {"cpu": -1}}),
-    "sidecar.trainer.volumeMounts": tuple(
-        [{"name": "a", "mountPath": path}] for path in ("/run/sis/socket", "a")
-    ),
-    "extraVolumeMounts": (
-        *(
-            [{"name": "a", "mountPath": path}]
-            for path in (
-                "relative", "/etc/sis", "/etc/sis/tls", "/etc/sis/tls/more", "/etc/sis/identities/", "/etc/sis/proxy",
-                "/run/sis", "/var/lib/sis/lost", "/etc/../etc/sis/tls", "/etc//sis/tls", "/a:b",
-            )
-        ),
-        [{"name": "b", "mountPath": "/a"}],
-        [{"name": "a", "mountPath": "/a"}, {"name": "a", "mountPath": "/a/"}],
-        [{"name": "a", "mountPath": "/a", "subPath": "../b"}],
-    ),
-    "extraVolumes": (VOLUMES * 2, [{"name": "a", "banana": {}}]),
-    "extraContainers": ([{"name": "b", "image": "c"}] * 2, [{"name": "b", "image": "ba na na"}]),
-    "updateStrategy": tuple(
-        {"rollingUpdate": shares} for shares in ({"maxUnavailable": 0}, {"maxUnavailable": "999%"}, {"maxUnavailable": -1})
-    ),
-}
 
 
 def spoilt(value):
@@ -155,7 +43,7 @@ def values_with(name, value):
 
 class PassedOnChecks(unittest.TestCase):
     def test_what_is_rendered_of_them_kubernetes_takes(self):
-        for name, value in PASSED_ON.items():
+        for name, value in GIVEN["passed_on"].items():
             refused = 0
             for given in (value, *spoilt(value)):
                 with self.subTest(name=name, value=given):
@@ -170,7 +58,7 @@ class PassedOnChecks(unittest.TestCase):
             self.assertGreater(refused, 0)
 
     def test_what_contradicts_itself_is_refused(self):
-        for name, values in CONTRADICTIONS.items():
+        for name, values in GIVEN["contradictions"].items():
             for value in values:
                 with self.subTest(name=name, value=value), self.assertRaises(helm_python.HelmError) as refused:
                     render.render(values_with(name, value))

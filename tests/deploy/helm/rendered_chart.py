@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pathlib
 import re
 
 import kubernetes_validate
@@ -14,96 +15,17 @@ CUSTOM = {"Certificate", "ServiceMonitor", "PrometheusRule"}
 # Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
 # and everything that is optional.
 INSECURE = {"security": {"insecure": True}}
-CERT_MANAGER = {"certManager": {"enabled": True, "issuer": "own"}}
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-}
-
-
-def container(name, **more):
-    """As somebody adds one to the servers' pods, who follows every policy."""
-    takes = {"cpu": 1, "memory": "64Mi"}
-    return {
-        "name": name,
-        "image": f"{name}@sha256:{'a' * 64}",
-        "resources": {"requests": takes, "limits": takes},
-        "securityContext": RESTRICTED,
-        **more,
-    }
-
-
-ALIVE = {"exec": {"command": ["true"]}}
-
-
+GIVEN = yaml.safe_load(pathlib.Path(__file__).with_name("forms.yaml").read_text())
 # To pods of every form.
-ADDITIONS = {
-    "serviceAccount": {"name": "account", "annotations": {"a": "b"}},
-    "runtimeClassName": "nvidia",
-    "extraVolumes": [{"name": "texts", "configMap": {"name": "texts"}}],
-    "extraVolumeMounts": [{"name": "texts", "mountPath": "/etc/texts", "readOnly": True}],
-    "extraInitContainers": [container("first")],
-    "extraContainers": [container("beside", livenessProbe=ALIVE, readinessProbe=ALIVE)],
-}
+ADDITIONS = GIVEN["additions"]
 VALUES = {
     "defaults": INSECURE,
-    "everything": {
-        "image": {"digest": "sha256:" + "a" * 64},
-        "imagePullSecrets": ["registry"],
-        "evaluateThreads": 4,
-        "resources": {"limits": {"cpu": 4}},
-        "extraEnv": [{"name": "TZ", "value": "UTC"}],
-        "store": {
-            "kind": "rocksdb",
-            "rocksdb": {
-                "sync": True,
-                "storageClass": "fast",
-                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"},
-            },
-        },
-        **ADDITIONS,
-        "test": {"clientSecret": "client"},
-        "fullnameOverride": "ratios",
-        "updateStrategy": {"rollingUpdate": {"partition": 1}},
-        "flags": {"reader_absence": "30m", "metric_runs": "20"},
-        "security": {
-            "tlsSecret": "tls",
-            "identitiesSecret": "identities",
-            "clientCertificates": True,
-            **CERT_MANAGER,
-        },
-        "podAnnotations": {"a": "b"},
-        "podLabels": {"c": "d"},
-        "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}},
-        "priorityClassName": "high",
-        "networkPolicy": {"clients": [{"podSelector": {}}], "monitors": [{"podSelector": {}}]},
-        "serviceMonitor": {"enabled": True},
-        "prometheusRules": {"enabled": True},
-        "dashboards": {"enabled": True},
-    },
-    "certified": {
-        "security": {"tlsSecret": "tls", "clientCertificates": True},
-        "flags": {"certificate_role": "trainer"},
-    },
-    "proxied": {
-        "security": {"tlsSecret": "tls", "identitiesSecret": "identities", **CERT_MANAGER},
-        "proxy": {"enabled": True, "cores": 2},
-        **ADDITIONS,
-        "nameOverride": "ratios",
-        "updateStrategy": {"type": "OnDelete"},
-    },
-    "redis": {**INSECURE, "store": {"kind": "redis", "redis": {"enabled": True, "passwordSecret": "password"}}},
-    "autoscaled": {
-        **INSECURE,
-        "autoscaling": {"enabled": True},
-        "store": {"kind": "redis", "redis": {"enabled": True}},
-    },
+    **GIVEN["forms"],
     "dev": yaml.safe_load((render.CHART / "values-dev.yaml").read_text()),
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
 }
+for name in ("everything", "proxied"):
+    VALUES[name] |= ADDITIONS
 VALUES["added-to-a-sidecar"] = {**VALUES["sidecar"], "security": {"identitiesSecret": "identities"}, **ADDITIONS}
 
 

@@ -3,6 +3,7 @@
 Run by chart_test.py, in an environment that has Helm."""
 
 import json
+import pathlib
 import re
 import unittest
 
@@ -10,118 +11,9 @@ import helm_python
 import yaml
 
 from deploy.helm import render
-from tests.deploy.helm.rendered_chart import INSECURE, VALUES
+from tests.deploy.helm.rendered_chart import VALUES
 
-TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
-CERTIFICATES = {"tlsSecret": "tls", "clientCertificates": True}
-SIDECAR = {"form": "sidecar", "sidecar": {"trainer": {"image": "trainer"}}}
-
-
-def redis(**values):
-    return {**INSECURE, "store": {"kind": "redis", "redis": values}}
-
-
-# Values that are refused, with what the refusal must name.
-NONSENSE = (
-    ({"form": "cluster"}, "form"),
-    ({"serverz": 3}, "serverz"),
-    ({"replicaCount": 0}, "replicaCount"),
-    ({"replicaCount": "three"}, "replicaCount"),
-    ({"memory": {"cacheMiB": 1}}, "cacheMiB"),
-    ({"memory": {"messageMiB": 2048}}, "messageMiB"),
-    ({**INSECURE, "memory": {"runs": 8, "runsPerOwner": 9}}, "memory.runsPerOwner: 9 "),
-    ({"form": "sidecar"}, "sidecar.trainer.image"),
-    ({"gpu": {"count": 2}}, "count"),
-    ({}, "security: "),
-    ({"security": {"tlsSecret": "tls"}}, "security: "),
-    ({"security": {"identitiesSecret": "identities"}}, "security: "),
-    ({"security": {"insecure": True, "certManager": {"enabled": True}}}, "security.certManager"),
-    ({"security": {"tlsSecret": "No Secret"}}, "tlsSecret"),
-    ({"security": CERTIFICATES}, "security.clientCertificates: "),
-    ({"security": {**CERTIFICATES, "insecure": True}}, "security.clientCertificates: "),
-    ({"security": {"insecure": True, "clientCertificates": True}}, "clientCertificates: needs security.tlsSecret"),
-    ({"security": TLS, "flags": {"certificate_role": "trainer"}}, "flags.certificate_role"),
-    ({"security": {**TLS, "insecure": True}}, "security.insecure"),
-    ({"security": CERTIFICATES, "flags": {"certificate_role": "trainer", "insecure": "true"}}, "flags.insecure"),
-    ({"security": TLS, "flags": {"insecure": "true"}}, "flags.insecure"),
-    ({**SIDECAR, "security": TLS}, "security.tlsSecret"),
-    ({"image": {"digest": "latest"}}, "digest"),
-    ({"podSecurityContext": {"runAsUser": 0}}, "runAsUser"),
-    ({"podSecurityContext": {"runAsNonRoot": False}}, "runAsNonRoot"),
-    ({"securityContext": {"privileged": True}}, "privileged"),
-    ({**INSECURE, "autoscaling": {"enabled": True}}, "autoscaling.enabled: needs store.kind"),
-    ({**redis(enabled=True), "autoscaling": {"enabled": True, "minReplicas": 9}}, "autoscaling.minReplicas: 9 "),
-    ({**SIDECAR, "autoscaling": {"enabled": True}}, "autoscaling"),
-    ({"ports": {"grpc": 443}}, "grpc"),
-    ({**INSECURE, "ports": {"grpc": 9464}}, "9464 is the port of ports.admin"),
-    ({**INSECURE, "proxy": {"enabled": True}, "ports": {"behindProxy": 50051}}, "ports.behindProxy: 50051 "),
-    ({**INSECURE, "proxy": {"enabled": True}, "ports": {"behindProxy": 9464}}, "ports.behindProxy: 9464 "),
-    ({**INSECURE, "flags": {"metric_runs": True}}, "metric_runs"),
-    ({**INSECURE, "podLabels": {"app.kubernetes.io/component": "server"}}, "app.kubernetes.io/component"),
-    ({**INSECURE, "priorityClassName": "No Class"}, "priorityClassName"),
-    ({**INSECURE, "imagePullSecrets": ["No Secret"]}, "imagePullSecrets"),
-    ({**INSECURE, "store": {"rocksdb": {"storageClass": "No Class"}}}, "storageClass"),
-    ({**INSECURE, "runtimeClassName": "No Class"}, "runtimeClassName"),
-    ({**INSECURE, "serviceAccount": {"name": "No Account"}}, "serviceAccount"),
-    ({**INSECURE, "fullnameOverride": "Ratios"}, "fullnameOverride"),
-    ({**INSECURE, "fullnameOverride": "a" * 41}, "fullnameOverride"),
-    ({**INSECURE, "nameOverride": "1st"}, "nameOverride"),
-    ({**INSECURE, "extraVolumes": [{"name": "tls", "emptyDir": {}}]}, "extraVolumes"),
-    ({**INSECURE, "extraVolumes": [{"name": "nothing"}]}, "extraVolumes"),
-    ({**INSECURE, "extraContainers": [{"name": "proxy", "image": "mine"}]}, "extraContainers"),
-    ({**INSECURE, "extraInitContainers": [{"image": "mine"}]}, "name"),
-    ({**SIDECAR, "store": {"kind": "rocksdb"}}, "kind"),
-    ({**SIDECAR, "updateStrategy": {"type": "OnDelete"}}, "updateStrategy"),
-    ({**SIDECAR, "store": {"kind": "redis"}}, "kind"),
-    (redis(), "store.redis: give address"),
-    (redis(enabled=True, address="redis:6379"), "store.redis: give address"),
-    (redis(enabled=True, tls=True), "store.redis.enabled"),
-    (redis(enabled=True, user="sis"), "store.redis.enabled"),
-    (redis(address="redis:6379"), "networkPolicy.egress"),
-    (redis(address="redis:6379", user="sis"), "store.redis.user"),
-    (redis(address="redis:6379", caSecret="authority"), "store.redis.caSecret"),
-    (redis(address="redis"), "address"),
-    (redis(address="redis://redis:6379"), "address"),
-    (redis(address="redis:6379 redis:6380"), "address"),
-    (redis(address="redis:6379", passwordSecret="No Secret"), "passwordSecret"),
-    (redis(enabled=True, user="a:b"), "user"),
-    ({**INSECURE, "store": {"redis": {"enabled": True}}}, "store.redis: needs store.kind"),
-    ({**INSECURE, "extraVolumes": [{"name": "redis", "emptyDir": {}}]}, "extraVolumes"),
-    ({"store": {"rocksdb": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Keep"}}}}, "whenDeleted"),
-    ({**INSECURE, "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}]}, "extraVolumeMounts: a is none of extraVolumes"),
-    (
-        {
-            **INSECURE,
-            "extraContainers": [{"name": "a", "image": "a"}],
-            "extraInitContainers": [{"name": "a", "image": "b"}],
-        },
-        "extraInitContainers are called a",
-    ),
-    ({**INSECURE, "image": {"repository": "sis-ratio-service:1.0.0"}}, "repository"),
-    ({**INSECURE, "proxy": {"enabled": True, "image": "ha proxy"}}, "image"),
-    ({**INSECURE, "imagePullSecrets": [""]}, "imagePullSecrets"),
-    ({**SIDECAR, "networkPolicy": {"egress": [{"ports": [{"port": 53}]}]}}, "networkPolicy.egress"),
-    ({**INSECURE, "links": {"runbooks": "wiki.example.com"}}, "runbooks"),
-    ({**INSECURE, "links": {"page": 'http://a"b'}}, "page"),
-    ({**INSECURE, "serviceMonitor": {"interval": "0s"}}, "interval"),
-    ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
-    ({"security": {**TLS, "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
-    ({**SIDECAR, "proxy": {"enabled": True}}, "proxy.enabled"),
-)
-# Valid values in addition to VALUES. Each is close to an invalid one.
-SENSIBLE = (
-    # Ports that nobody uses.
-    {**INSECURE, "ports": {"behindProxy": 50051}},
-    {**SIDECAR, "ports": {"grpc": 9464}},
-    {**INSECURE, "memory": {"runs": 8, "runsPerOwner": 8}},
-    # Authentication where something else encrypts, and encryption where something else authenticates.
-    {"security": {"insecure": True, "identitiesSecret": "identities"}},
-    {"security": {"insecure": True, "tlsSecret": "tls"}},
-    {**INSECURE, "affinity": {"podAntiAffinity": {}}},
-    {**redis(address="[fd00::1]:6379,redis-1.data:6379"), "networkPolicy": {"enabled": False}},
-    # Tokens at a Unix socket.
-    {**SIDECAR, "security": {"identitiesSecret": "identities"}},
-)
+GIVEN = yaml.safe_load(pathlib.Path(__file__).with_name("refused_values.yaml").read_text())
 
 
 def leaves(node, above=None, name=""):
@@ -175,14 +67,14 @@ class ValuesChecks(unittest.TestCase):
                 self.assertTrue(own or above, f"values.yaml:{line + 1}")
 
     def test_nonsense_is_refused_by_name(self):
-        for values, name in NONSENSE:
+        for name, values in GIVEN["nonsense"]:
             with self.subTest(values=values):
                 with self.assertRaises(helm_python.HelmError) as refused:
                     render.render(values)
                 self.assertIn(name, str(refused.exception))
 
     def test_nothing_else_is_refused(self):
-        for values in (*VALUES.values(), *SENSIBLE):
+        for values in (*VALUES.values(), *GIVEN["sensible"]):
             with self.subTest(values=values):
                 render.render(values)
 
