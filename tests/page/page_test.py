@@ -124,6 +124,16 @@ class PageTest(unittest.TestCase):
         self.browser.open(f"{self.page.url}#{place}")
         self.browser.wait_for_text("Live, updated", "#status")
 
+    def choose(self, number, value):
+        """Chooses a value of the page's select elements."""
+        self.browser.run("const [number, value] = arguments, select = document.querySelectorAll('select')[number];"
+                         "select.value = value; select.dispatchEvent(new Event('change'))", number, value)  # fmt: skip
+
+    def draw_runs(self, *names):
+        """Runs with one draw each."""
+        for name in names:
+            TrainingLoad(self.client, name).step(1)
+
     def problems(self):
         """Returns the console's errors, except those about 404 answers."""
         return [line for line in self.browser.problems() if "404" not in line]
@@ -146,22 +156,22 @@ class PageTest(unittest.TestCase):
     def assert_draws_what_get_step_says(self, client, run, draws):
         names = [str(draw) for draw in draws]
         whole = [client.list_steps(run, draws=[draw])[draw] for draw in draws]
-        steps = [step.totals for step in whole]
-        scored = [step.accepted + step.rejected + step.outside_top_k for step in steps]
-        for title, line, of in (
-            ("Accept rate", "sampled", lambda step: step.accepted),
-            ("Accept rate", "expected", lambda step: step.expected_acceptance),
-            ("D and D_SIS", "D", lambda step: step.d),
-            ("D and D_SIS", "D_SIS", lambda step: step.d_sis),
-            ("Log-envelope", "log M", lambda step: step.log_envelope),
-            ("Residual mass", "ξ", lambda step: step.residual_mass),
-            ("k3", "k3", lambda step: step.k3),
-            ("Outside top-K", "outside", lambda step: step.outside_top_k),
+        totals = [step.totals for step in whole]
+        for title, line, name in (
+            ("Accept rate", "sampled", "accept_rate"),
+            ("Accept rate", "expected", "mean_expected_acceptance"),
+            ("D and D_SIS", "D", "mean_d"),
+            ("D and D_SIS", "D_SIS", "mean_d_sis"),
+            ("Log-envelope", "log M", "mean_log_envelope"),
+            ("Residual mass", "ξ", "mean_residual_mass"),
+            ("k3", "k3", "mean_k3"),
         ):
             drawn = self.chart(title)
             self.assertEqual(drawn["names"], names, title)
-            for value, step, count in zip(drawn["lines"][line], steps, scored, strict=True):
-                self.assertAlmostEqual(value, of(step) / count, delta=1e-12, msg=f"{title}, {line}")
+            for value, of_step in zip(drawn["lines"][line], totals, strict=True):
+                self.assertAlmostEqual(value, getattr(of_step, name), delta=1e-12, msg=f"{title}, {line}")
+        for value, of_step in zip(self.chart("Outside top-K")["lines"]["outside"], totals, strict=True):
+            self.assertAlmostEqual(value, of_step.outside_top_k / of_step.scored, delta=1e-12)
         for title, of in (
             ("Accept rate by age", lambda age: age.accept_rate),
             ("D by age", lambda age: age.mean_d),
@@ -176,9 +186,9 @@ class PageTest(unittest.TestCase):
         drawn = self.chart("Missing by reason")
         self.assertEqual(drawn["names"], names)
         self.assertEqual(list(drawn["lines"]), ["never arrived"])
-        for value, step, count in zip(drawn["lines"]["never arrived"], whole, scored, strict=True):
+        for value, step in zip(drawn["lines"]["never arrived"], whole, strict=True):
             missing = step.missing[sis.MissingReason.NEVER_ARRIVED]
-            self.assertAlmostEqual(value, missing / (count + missing), delta=1e-12)
+            self.assertAlmostEqual(value, missing / (step.totals.scored + missing), delta=1e-12)
         self.assert_draws_the_curve(whole[-1].prefix_curve)
 
     def assert_draws_the_curve(self, points, of=""):
@@ -227,8 +237,7 @@ class PageTest(unittest.TestCase):
 
         # It comes to the open page by itself, and by the keyboard to the run.
         totals = client.list_steps(load.run, draws=[DRAWS[-1]])[DRAWS[-1]].totals
-        scored = totals.accepted + totals.rejected + totals.outside_top_k
-        self.browser.wait_for_text(f"{100 * totals.accepted / scored:.1f}%", "main")
+        self.browser.wait_for_text(f"{100 * totals.accept_rate:.1f}%", "main")
         self.browser.run("document.querySelector('main a[href=\"#/run/run-1\"]').focus()")
         seen = self.browser.text("#status")
         self.browser.wait("a new look", lambda: self.browser.text("#status") != seen)
@@ -276,8 +285,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("record more slots", residual)
         self.browser.wait_for_text("A larger K", outside)
         totals = load.step(2, shift=1).totals
-        scored = totals.accepted + totals.rejected + totals.outside_top_k
-        self.assertGreater(totals.residual_mass / scored, 0.7)
+        self.assertGreater(totals.mean_residual_mass, 0.7)
         self.browser.wait_for_text("shifted by one", residual)
         self.assertNotIn("record more slots", self.browser.text(residual))
         # The records are correct, and list the sampled tokens.
@@ -286,8 +294,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("record more slots", residual)
 
         totals = TrainingLoad(self.client, "advised-too", shifted_lists=1).step(1).totals
-        scored = totals.accepted + totals.rejected + totals.outside_top_k
-        self.assertGreater(totals.outside_top_k / scored, 0.7)
+        self.assertGreater(totals.outside_top_k / totals.scored, 0.7)
         self.open("/run/advised-too")
         self.browser.wait_for_text("lists of other positions", outside)
         self.assertNotIn("makes it smaller", self.browser.text(outside))
@@ -387,12 +394,10 @@ class PageTest(unittest.TestCase):
         self.assertLess(max(collapsed), min(drawn["lines"]["sampled"][-50:]), "the collapse is seen")
         self.assertEqual(sum(self.chart("Tokens")["lines"]["evaluated"][-4:]), 4 * 482)
 
-        self.browser.run("const axis = [...document.querySelectorAll('select')][0];"
-                         "axis.value = 'time'; axis.dispatchEvent(new Event('change'))")  # fmt: skip
+        self.choose(0, "time")
         self.assertEqual(self.chart("Accept rate")["places"][0], [step.ended_at for step in steps.values()])
         self.browser.wait("its offer", lambda: self.browser.run("return document.querySelector('option[value=long-2]')"))
-        self.browser.run("const beside = [...document.querySelectorAll('select')][1];"
-                         "beside.value = 'long-2'; beside.dispatchEvent(new Event('change'))")  # fmt: skip
+        self.choose(1, "long-2")
         self.browser.wait("long-2", lambda: "long-2: D" in self.chart("D and D_SIS")["lines"])
         beside = client.list_steps(other.run)
         drawn = self.chart("D and D_SIS")
@@ -432,22 +437,9 @@ class PageTest(unittest.TestCase):
         self.assertGreater(len(png), 5000)
         self.assertEqual(self.problems(), [])
 
-    def test_a_run_without_draws_beside_one_that_has_some(self):
-        TrainingLoad(self.client, "some").step(3)
-        self.client.create_run("none", seed=1, vocabulary_size=10, top_k=2)
-        self.open("/run/none?axis=toString&beside=some")  # no name of an axis
-        self.browser.wait("some", lambda: self.chart("D and D_SIS")["lines"])
-        drawn = self.chart("D and D_SIS")
-        self.assertEqual(list(drawn["lines"]), ["some: D", "some: D_SIS"])
-        self.assertEqual(drawn["places"], [[3], [3]])
-        self.browser.element("[aria-label='D and D_SIS'] summary").click()
-        self.browser.wait_for_text("some", "[aria-label='D and D_SIS'] tbody")
-        self.assertEqual(self.problems(), [])
-
     def test_a_saved_picture_has_all_of_its_words(self):
         one, other = ("one-" + "a" * 96, "other-" + "b" * 40)
-        for run in (one, other):
-            TrainingLoad(self.client, run).step(1)
+        self.draw_runs(one, other)
         self.open(f"/run/{one}?beside={other}")
         self.browser.wait("both", lambda: f"{other}: D" in self.chart("D and D_SIS")["lines"])
         self.browser.run(_RECORD_WORDS)
@@ -472,9 +464,10 @@ class PageTest(unittest.TestCase):
             "return [...document.querySelectorAll('tbody tr a')].map(link => link.textContent)"
         )
         self.assertEqual(names(), ["evaluated", *(f"run-{number:03}" for number in range(49))])
-        self.browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'Next').click()")
+        following = "[...document.querySelectorAll('button')].find(b => b.textContent === 'Next').click()"
+        self.browser.run(following)
         self.browser.wait("the next ones", lambda: names() == [f"run-{number:03}" for number in range(49, 99)])
-        self.browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'Next').click()")
+        self.browser.run(following)
         self.browser.wait_for_text("101 to 121 of 121", "main")
         # The newest have metrics of their own, and the page says who has none.
         shared = self.browser.text("main").count("no metrics of its own")
@@ -486,8 +479,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("No run has “TASK 3 and no other” in its name, task, algorithm or model.", "main")
         self.browser.element("input[type=search]").send_keys(*[Keys.BACKSPACE] * 30)
         self.browser.wait_for_text("1 to 50 of 121", "main")
-        self.browser.run("const order = document.querySelector('select');"
-                         "order.value = 'most memory first'; order.dispatchEvent(new Event('change'))")  # fmt: skip
+        self.choose(0, "most memory first")
         self.browser.wait("the largest", lambda: names()[0] == "evaluated")
         asked = self.browser.run(
             "return performance.getEntriesByType('resource').filter(entry => entry.name.includes('/api/GetStep')).length"
@@ -585,7 +577,7 @@ class PageTest(unittest.TestCase):
 
     def test_a_server_that_hangs_and_a_sisctl_that_has_ended_are_reported(self):
         """A server that hangs long before its calls are given up."""
-        TrainingLoad(self.client, "hangs").step(1)
+        self.draw_runs("hangs")
         for silence, notice in (
             (lambda: self.browser.run("window.fetch = () => new Promise(() => {})"), "The server gives no answer"),
             (lambda: self.page.close(), "sisctl web, which serves this page, gives no answer"),
@@ -601,8 +593,7 @@ class PageTest(unittest.TestCase):
     def test_a_slow_server_that_answers_is_not_reported_as_silent(self):
         """The page sends three requests for a run next to another, one after another. Together they take
         longer than the time after which a server counts as silent."""
-        for run in ("slow-1", "slow-2"):
-            TrainingLoad(self.client, run).step(1)
+        self.draw_runs("slow-1", "slow-2")
         self.open()
         self.browser.run(_SLOW)
         # Of calls that began before, the limits are as they were.

@@ -1,7 +1,7 @@
 """Problems of trainers and workers. Each has a separate run with the name of its alert."""
 
 import contextlib
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import sis
 from server.testing.live_server import LiveServer
@@ -13,24 +13,17 @@ class WrongValues(Problem):
     """The trainer evaluates with this fault. `others`: alerts that the same fault makes."""
 
     def __init__(
-        self,
-        server: LiveServer,
-        client: sis.Client,
-        alert: str,
-        others: List[str] = (),
-        load: Optional[Dict[str, Any]] = None,
-        healthy: Optional[Dict[str, Any]] = None,
+        self, server: LiveServer, client: sis.Client, alert: str, others: List[str] = (), load: Dict[str, Any] = {},
         **fault: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.server, self.client, self.run_id = server, client, alert
         self.alerts = dict.fromkeys([alert, *others], {"run": alert})
-        self.training = FaultyTraining(client, alert, **(load or {}))
-        self.healthy, self.fault = healthy or {}, fault
+        self.training, self.fault = FaultyTraining(client, alert, **load), fault
         self.draw = 0
 
     def step(self) -> None:
-        self.training.evaluate(self.draw, **(self.fault if self.present else self.healthy))
+        self.training.evaluate(self.draw, **(self.fault if self.present else {}))
         self.draw += 1
 
 
@@ -46,38 +39,38 @@ class TooFewSlots(WrongValues):
         super().step()
 
 
-class EntriesRefused(Problem):
+class OfRun(Problem):
+    """A worker and a trainer of an empty run."""
+
+    def __init__(self, server: LiveServer, client: sis.Client, alert: str) -> None:
+        super().__init__()
+        self.server, self.client, self.run_id = server, client, alert
+        self.alerts = {alert: {"run": alert}}
+        self.run = client.create_run(alert, seed=1, vocabulary_size=32, top_k=4)
+        self.count = 0
+
+    def append(self, stream: sis.AppendStream, name: str, length: int = 8) -> None:
+        stream.block(name, first_position=0, policy_version=0, **uniform_block(4, 8))
+        stream.seal(name, length=length)
+
+
+class EntriesRefused(OfRun):
     """A worker that seals its sequences before their end."""
 
-    alerts = {"SisEntriesRefused": {"run": "SisEntriesRefused"}}
-
-    def __init__(self, server: LiveServer, client: sis.Client) -> None:
-        super().__init__()
-        self.server, self.client, self.run_id = server, client, "SisEntriesRefused"
-        self.run = client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=4)
-        self.blocks = 0
-
     def step(self) -> None:
-        self.blocks += 1
+        self.count += 1
         with contextlib.suppress(sis.AppendError), self.client.append(self.run, sampling=SAMPLING) as stream:
-            stream.block(str(self.blocks), first_position=0, policy_version=0, **uniform_block(4, 8))
-            stream.seal(str(self.blocks), length=4 if self.present else 8)
+            self.append(stream, str(self.count), 4 if self.present else 8)
 
 
-class EvaluationsRefused(Problem):
+class EvaluationsRefused(OfRun):
     """A trainer that holds other records than the server: its digests differ."""
 
-    alerts = {"SisEvaluationsRefused": {"run": "SisEvaluationsRefused"}}
-
-    def __init__(self, server: LiveServer, client: sis.Client) -> None:
-        super().__init__()
-        self.server, self.client, self.run_id = server, client, "SisEvaluationsRefused"
-        self.run = client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=4)
-        with client.append(self.run, sampling=SAMPLING) as stream:
-            stream.block("s", first_position=0, policy_version=0, **uniform_block(4, 8))
-            stream.seal("s", length=8)
-        (self.part,) = client.fetch_top_k(self.run, ["s"]).slices
-        self.draw = 0
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        with self.client.append(self.run, sampling=SAMPLING) as stream:
+            self.append(stream, "s")
+        (self.part,) = self.client.fetch_top_k(self.run, ["s"]).slices
 
     def step(self) -> None:
         part = self.part
@@ -88,60 +81,29 @@ class EvaluationsRefused(Problem):
         for _ in range(5):
             with contextlib.suppress(sis.FailedPrecondition):
                 self.client.evaluate(
-                    self.run,
-                    [part],
-                    draw=self.draw,
-                    log_probs=values["top_k_log_probs"],
+                    self.run, [part], draw=self.count, log_probs=values["top_k_log_probs"],
                     sampled_log_probs=values["sampled_log_probs"],
-                )
-            self.draw += 1
+                )  # fmt: skip
+            self.count += 1
 
 
-class _Rollouts(Problem):
-    """A worker appends, and a trainer fetches."""
+class Stopped(OfRun):
+    """Who appends and who fetches as long as all is well, and `goes_on` to append or doesn't with the problem. The
+    worker holds its stream open."""
 
-    def __init__(self, server: LiveServer, client: sis.Client, alert: str) -> None:
-        super().__init__()
-        self.server, self.client, self.run_id = server, client, alert
-        self.alerts = {alert: {"run": alert}}
-        self.run = client.create_run(alert, seed=1, vocabulary_size=32, top_k=4)
+    def __init__(self, server: LiveServer, client: sis.Client, alert: str, goes_on: bool) -> None:
+        super().__init__(server, client, alert)
+        self.goes_on = goes_on
         self.stream = client.append(self.run, sampling=SAMPLING)
-        self.sequences = 0
 
-    def append(self) -> None:
-        self.sequences += 1
-        name = str(self.sequences)
-        self.stream.block(name, first_position=0, policy_version=0, **uniform_block(4, 8))
-        self.stream.seal(name, length=8)
-        self.stream.flush()
-
-    def fetch(self) -> None:
-        self.client.fetch_top_k(self.run, [str(self.sequences)])
+    def step(self) -> None:
+        self.count += 1
+        if self.goes_on or not self.present:
+            self.append(self.stream, str(self.count))
+            self.stream.flush()
+        if not self.present:
+            self.client.fetch_top_k(self.run, [str(self.count)])
 
     def close(self) -> None:
         super().close()
         self.stream.abandon()
-
-
-class IngestStalled(_Rollouts):
-    """A worker that holds its stream open, and sends nothing."""
-
-    def __init__(self, server: LiveServer, client: sis.Client) -> None:
-        super().__init__(server, client, "SisIngestStalled")
-
-    def step(self) -> None:
-        if not self.present:
-            self.append()
-            self.fetch()
-
-
-class TrainerStopped(_Rollouts):
-    """Workers go on alone."""
-
-    def __init__(self, server: LiveServer, client: sis.Client) -> None:
-        super().__init__(server, client, "SisTrainerStopped")
-
-    def step(self) -> None:
-        self.append()
-        if not self.present:
-            self.fetch()

@@ -1,8 +1,6 @@
 """Sets that TRL's trainer records of itself, before the first update."""
 
-from takes_minutes import takes_minutes
-from trainer_case import VOCABULARY, OfAnotherEngine, TrainerCase, vllm_on_cpus
-from two_processes import LIMIT, Compared
+from trainer_case import VOCABULARY, OfAnotherEngine, TrainerCase
 
 from sis.integrations.trl import SisConfig
 
@@ -28,19 +26,3 @@ class TrlOwnSetsTest(TrainerCase):
                 self.assertEqual([row["sis/staleness"] for row in rows], [0, 1, 0, 1])
                 status = trainer.sis_client.get_run(trainer.sis_run.id)
                 self.assertEqual((status.sequences, status.policy_version), (0, 3))
-
-    @takes_minutes
-    def test_rollouts_of_vllm(self):
-        """Whatever it leaves out, and says of the rest."""
-        with vllm_on_cpus():
-            config = SisConfig(self.server.address, sets="trainer")
-            trainer = self.trainer(
-                Compared, config, use_vllm=True, vllm_mode="colocate", vllm_importance_sampling_correction=False,
-                top_p=0.8, loss_type="cispo", epsilon_high=LIMIT,
-            )  # fmt: skip
-            rows = self.train(trainer)
-        self.check_logged(trainer, rows)
-        self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
-        self.assertGreater(rows[1]["sis/d"], 1e-3)
-        self.assertEqual(trainer.micro_batches, 8)
-        self.assertLess(trainer.most, 1e-5)
