@@ -203,7 +203,10 @@ class PageTest(unittest.TestCase):
 
     def assert_tokens_stand_out(self, inspection):
         """The tables of tokens hold what InspectRun says, each token in one, in its order."""
-        self.browser.element(".inspected").find_element("xpath", "preceding-sibling::div[1]//button").click()
+        # In one script: the page may draw it again at any time.
+        self.browser.run("let before = document.querySelector('.inspected');"
+                         "do before = before.previousElementSibling; while (before.tagName !== 'DIV');"
+                         "before.querySelector('button').click()")  # fmt: skip
         rows = []
         for kind in ("rejected", "accepted"):
             table = self.browser.run(_TABLE, f"Tokens over-represented among the {kind}")

@@ -41,13 +41,6 @@ def block_arrays(rows, top_k, seed=0):
     }  # fmt: skip
 
 
-def part_2(data):
-    """A record block in float32 without part 1."""
-    header = _blocks.Block(data).header
-    part_1 = 4 * header.used_slots + header.positions
-    return data[:64] + data[64 + part_1 + -part_1 % 8 :]
-
-
 class Sequence:
     def __init__(self):
         # position -> (sampled id, its log-prob, ids [K], log-probs [K]), all as bytes
@@ -70,7 +63,6 @@ class FakeService:
         self.before_batch = lambda batch: None
         self.runs = {}
         self.sequences = {}
-        self.kept = set()
         self.headers = []
         self.batches = []
         self.evaluations = []
@@ -135,11 +127,7 @@ class FakeService:
         return pb.AdvanceVersionResponse(dropped_sequences=0)
 
     def state(self, run):
-        held = [value for key, value in self.sequences.items() if key[0] == run.run_id]
-        run.sequences = len(held)
-        run.sealed_sequences = sum(sequence.sealed is not None for sequence in held)
-        run.positions = sum(len(sequence.rows) for sequence in held)
-        run.kept_sequences = len(self.kept)
+        run.sequences = sum(key[0] == run.run_id for key in self.sequences)
         return run
 
     def GetRun(self, request, context):
@@ -156,8 +144,7 @@ class FakeService:
 
     def ListSteps(self, request, context):
         self.run_of(request.run, context)
-        steps = [pb.ListStepsResponse.Step(draw=draw, step=step) for draw, step in self.steps.items()]
-        return pb.ListStepsResponse(steps=steps)
+        return pb.ListStepsResponse()
 
     def Append(self, requests, context):
         header = next(requests).header
@@ -228,7 +215,6 @@ class FakeService:
         self.run_of(request.run, context)
         keys = [(request.run.run_id, s.id, s.attempt) for s in request.sequences]
         sequences = sum(self.sequences.pop(key, None) is not None for key in keys)
-        self.kept.difference_update(keys)
         return pb.ReleaseResponse(released_sequences=sequences, unknown=len(keys) - sequences)
 
     def sequence_of(self, run, part):
@@ -254,67 +240,41 @@ class FakeService:
 
     def FetchTopK(self, request, context):
         run = self.run_of(request.run, context)
-        if request.keep_seconds:
-            self.kept.update((run.run_id, part.sequence.id, part.sequence.attempt) for part in request.slices)
         for index, part in enumerate(request.slices):
             rows = self.rows_of(run, part)
-            made = [data if request.whole_blocks else part_2(data) for data in self.blocks_of(run, part, rows)]
-            # It goes on in the next response.
-            yield pb.FetchTopKResponse(slices=[pb.FetchedSlice(slice=index, blocks=made[:1])])
-            last = pb.FetchedSlice(
-                slice=index, blocks=made[1:], missing=self.missing(run, index, part, rows), length=len(rows),
-                record_digest=self.digest(rows),
+            made = pb.FetchedSlice(
+                slice=index, blocks=self.blocks_of(run, part, rows), missing=self.missing(run, index, part, rows),
+                length=len(rows), record_digest=self.digest(rows),
             )  # fmt: skip
-            yield pb.FetchTopKResponse(slices=[last])
+            yield pb.FetchTopKResponse(slices=[made])
 
     def blocks_of(self, run, part, rows):
-        """Returns blocks of at most three positions each, which begin before the slice if possible."""
-        sequence = self.sequence_of(run, part)
-        first, end = part.first_position, part.first_position + len(rows)
-        first -= first - 1 in sequence.rows
         made = []
-        while first < end:
-            some = [sequence.rows[p] for p in itertools.takewhile(sequence.rows.get, range(first, first + 3))]
-            if some:
+        for there, found in itertools.groupby(enumerate(rows, part.first_position), lambda row: row[1] is not None):
+            if there:
+                positions, some = zip(*found)
                 columns = [np.frombuffer(b"".join(column), dtype) for column, dtype in zip(zip(*some), "ifif")]
                 columns[2:] = [column.reshape(len(some), -1) for column in columns[2:]]
                 # It checks nothing: the slot of a sampled token may be rounded.
-                made.append(_blocks._packed_by_numpy(_blocks.Records(first, 0, *columns), run.config))
-            first += len(some) or 1
+                made.append(_blocks._packed_by_numpy(_blocks.Records(positions[0], 0, *columns), run.config))
         return made
 
     def Evaluate(self, request, context):
         run = self.run_of(request.run, context)
         self.evaluations.append(request)
-        if not request.slices or any(part.length == 0 for part in request.slices):
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "slices must be there, and have a length")
-        rows, missing, lengths = [], [], []
+        if not request.slices:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "slices must be there")
+        response = pb.EvaluateResponse()
+        recorded = []
         for index, part in enumerate(request.slices):
-            found = self.rows_of(run, part)
-            if part.HasField("record_digest") and part.record_digest != self.digest(found):
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"slices[{index}] has changed")
-            missing += self.missing(run, index, part, found)
-            lengths.append(len(found))
-            rows += found
-        total = len(rows)
-        recorded = np.array([row is not None for row in rows])
-        accepted = recorded & (np.arange(total) % 2 == 0)
-        decisions = np.select([~recorded, accepted], [pb.DECISION_MISSING, pb.DECISION_ACCEPTED], pb.DECISION_REJECTED)
-
-        def totals(part):
-            count = lambda decision: int((decisions[part] == decision).sum())
-            return pb.Totals(
-                accepted=count(pb.DECISION_ACCEPTED), rejected=count(pb.DECISION_REJECTED),
-                missing=count(pb.DECISION_MISSING),
-            )  # fmt: skip
-
-        response = pb.EvaluateResponse(totals=totals(slice(None)), missing=missing)
-        self.steps[request.draw] = pb.GetStepResponse(totals=response.totals, sequences=len(request.slices))
-        start = 0
-        for length in lengths:
-            response.slice_totals.append(totals(slice(start, start + length)))
-            start += length
+            rows = self.rows_of(run, part)
+            response.missing.extend(self.missing(run, index, part, rows))
+            response.slice_totals.add()
+            recorded += [row is not None for row in rows]
+        accepted = np.array(recorded) & (np.arange(len(recorded)) % 2 == 0)
+        response.totals.accepted = int(accepted.sum())
         response.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
+        self.steps[request.draw] = pb.GetStepResponse(totals=response.totals)
         return response
 
 

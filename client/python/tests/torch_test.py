@@ -40,6 +40,18 @@ def logits_of(seed=0, rows=ROWS, vocabulary=V):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, vocabulary)).astype(np.float32) * 4)
 
 
+def head(seed):
+    """Hidden states [ROWS, H], and a head: its weight [V, H] and bias [V]."""
+    rng = np.random.default_rng(seed)
+    return [torch.from_numpy(rng.normal(size=shape).astype(np.float32)) for shape in ((ROWS, H), (V, H), V)]
+
+
+def known_of(kept, logits, temperature=1.0):
+    """The sampled tokens, and their log-probs."""
+    sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+    return sampled, torch.log_softmax(logits / temperature, dim=-1).gather(1, sampled[:, None])[:, 0]
+
+
 class Configuration:
     """The configuration of a model of transformers."""
 
@@ -125,11 +137,8 @@ class GatherTest(unittest.TestCase):
 
     def test_hidden_states_and_head(self):
         kept = records()
-        rng = np.random.default_rng(1)
         for dtype in (torch.float32, torch.bfloat16):
-            hidden = torch.from_numpy(rng.normal(size=(ROWS, H)).astype(np.float32)).to(dtype)
-            weight = torch.from_numpy(rng.normal(size=(V, H)).astype(np.float32)).to(dtype)
-            bias = torch.from_numpy(rng.normal(size=V).astype(np.float32)).to(dtype)
+            hidden, weight, bias = (part.to(dtype) for part in head(1))
             for given in (None, bias):
                 logits = torch.nn.functional.linear(hidden, weight, given)
                 # A product of other shape may round a logit of bfloat16 the other way.
@@ -141,9 +150,7 @@ class GatherTest(unittest.TestCase):
 
     def test_heads_whose_logits_are_scaled_and_capped(self):
         kept = records()
-        rng = np.random.default_rng(2)
-        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H))).float() for n in (ROWS, V))
-        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        hidden, weight, _ = head(2)
         logits = hidden @ weight.T
         # As the models' own code makes them: Gemma 2, Cohere, Granite, Falcon-H1.
         for settings, made in (
@@ -154,7 +161,7 @@ class GatherTest(unittest.TestCase):
             ({}, logits),
         ):
             transform = sis.torch.LogitTransform.of(Configuration(settings))
-            known = torch.log_softmax(made / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+            sampled, known = known_of(kept, made, 0.9)
             of_model = {"transform": transform, "temperature": 0.9}
             chunks = unittest.mock.patch.multiple(sis.torch, _HEAD_CHUNK=7, _CHUNK_ELEMENTS=50)
             with self.subTest(settings), chunks:
@@ -167,13 +174,10 @@ class GatherTest(unittest.TestCase):
 
     def test_rows_whose_sampled_token_the_current_policy_excludes(self):
         kept = records()
-        rng = np.random.default_rng(3)
-        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H))).float() for n in (ROWS, V))
-        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
-        bias = torch.zeros(V)
+        hidden, weight, bias = head(3)
         bias[::3] = -torch.inf
         logits = hidden @ weight.T + bias
-        known = torch.log_softmax(logits, dim=-1).gather(1, sampled[:, None])[:, 0]
+        sampled, known = known_of(kept, logits)
         self.assertGreater((known == -torch.inf).sum(), 5)
         for elements in (50, 1 << 26):
             with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
@@ -186,12 +190,9 @@ class GatherTest(unittest.TestCase):
     def test_a_rounding_error_of_a_known_log_prob_affects_its_whole_position(self):
         """And never makes the mass exceed 1."""
         kept = records()
-        rng = np.random.default_rng(1)
-        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H)).astype(np.float32)) for n in (ROWS, V))
-        bias = torch.from_numpy(rng.normal(size=V).astype(np.float32))
-        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        hidden, weight, bias = head(1)
         logits = torch.nn.functional.linear(hidden, weight, bias)
-        known = torch.log_softmax(logits / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+        sampled, known = known_of(kept, logits, 0.9)
 
         def gathered(known):
             return sis.torch.gather_from_head_rows(
@@ -213,15 +214,12 @@ class GatherTest(unittest.TestCase):
 
     def test_gradients_of_rows_are_those_of_all_logits(self):
         kept = records()
-        rng = np.random.default_rng(4)
-        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H))).float().requires_grad_() for n in (ROWS, V))
-        bias = torch.from_numpy(rng.normal(size=V)).float().requires_grad_()
-        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        hidden, weight, bias = (part.requires_grad_() for part in head(4))
         transform = sis.torch.LogitTransform(cap=2.0)
         logits = transform(torch.nn.functional.linear(hidden, weight, bias))
-        known = torch.log_softmax(logits / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+        sampled, known = known_of(kept, logits, 0.9)
         used = torch.from_numpy(kept.ids >= 0)
-        factors = torch.from_numpy(rng.normal(size=used.shape)).float()
+        factors = torch.from_numpy(np.random.default_rng(5).normal(size=used.shape)).float()
         with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", 200):
             rows = sis.torch.gather_from_head_rows(
                 kept, hidden, weight, sampled, known, bias=bias, transform=transform, temperature=0.9
@@ -285,9 +283,7 @@ class GatherTest(unittest.TestCase):
                 call()
 
     def test_ranks_that_share_the_vocabulary_get_the_same_as_one(self):
-        rng = np.random.default_rng(1)
-        hidden = rng.normal(size=(ROWS, H)).astype(np.float32)
-        weight = rng.normal(size=(V, H)).astype(np.float32)
+        hidden, weight, _ = (part.numpy() for part in head(1))
         logits = hidden @ weight.T
         context = multiprocessing.get_context("spawn")
         answers = context.Queue()
