@@ -18,11 +18,11 @@ import numpy as np
 
 import sis
 from server.testing.certificates import Authority
-from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
 from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
+from tests.integration.live_server import ServersTest
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
@@ -51,17 +51,7 @@ class Clock:
         new.rename(self._offset)
 
 
-class BadDaysTest(unittest.TestCase):
-    def serve(self, *flags, **named):
-        server = LiveServer(*flags, cache_bytes=16 << 20, **named)
-        self.addCleanup(server.kill)
-        return server
-
-    def client(self, server):
-        client = sis.Client(server.address, timeout=20)
-        self.addCleanup(client.close)
-        return client
-
+class BadDaysTest(ServersTest):
     def get(self, server, path):
         with urllib.request.urlopen(f"http://{server.admin_address}{path}", timeout=20) as page:
             return page.read().decode()
@@ -97,7 +87,7 @@ class BadDaysTest(unittest.TestCase):
     def test_a_clock_that_jumps_ends_nothing_early_and_holds_nothing_up(self):
         clock = self.clock()
         server = self.serve("--run_idle_expiry=1h", prefix=clock.prefix)
-        client = self.client(server)
+        client = self.connect(server)
         kept = client.create_run("kept", time_to_live=3600, **CONFIG)
         self.append(client, kept, "s")
         client.fetch_top_k(kept, [sis.Slice("s", 0, POSITIONS)], keep_seconds=600)
@@ -125,7 +115,7 @@ class BadDaysTest(unittest.TestCase):
 
         def start():
             server = self.serve(f"--store=rocksdb:{folder.name}/store", prefix=clock.prefix)
-            return server, self.client(server)
+            return server, self.connect(server)
 
         def missing(client, *sequences):
             """Why each that is missing is; all else is scored."""
@@ -171,7 +161,7 @@ class BadDaysTest(unittest.TestCase):
 
     def test_a_call_without_a_deadline_has_the_servers(self):
         server = self.serve("--default_deadline=1ns")
-        client = self.client(server)  # which sets deadlines
+        client = self.connect(server)  # which sets deadlines
         run = client.create_run("run", **CONFIG)
         self.append(client, run, "s")
         self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []))
@@ -220,12 +210,11 @@ class BadDaysTest(unittest.TestCase):
             asking.do_handshake()
         hello = outgoing.read()
         said = [b"", hello[: len(hello) // 2], hello, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
-        self.flood(server, said, grpc.ssl_channel_credentials(pathlib.Path(authority.path).read_bytes()))
+        self.flood(server, said, authority.path)
 
-    def flood(self, server, said, credentials):
-        """Connections that say one of these and no more, beside clients with these credentials."""
-        client = sis.Client(server.address, timeout=20, credentials=credentials)
-        self.addCleanup(client.close)
+    def flood(self, server, said, ca):
+        """Connections that say one of these and no more, beside clients that trust this authority."""
+        client = self.connect(server, credentials=sis.Credentials(ca=ca) if ca else None)
         run = client.create_run("run", **CONFIG)
         self.append(client, run, "s")
         files = lambda: len(os.listdir(f"/proc/{server.process.pid}/fd"))
@@ -251,10 +240,11 @@ class BadDaysTest(unittest.TestCase):
             self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []), round_)
             # A new connection is served too. Other clients of this process share one.
             options = [("grpc.use_local_subchannel_pool", 1)]
-            if credentials is None:
+            if ca is None:
                 channel = grpc.insecure_channel(server.address, options)
             else:
-                channel = grpc.secure_channel(server.address, credentials, options)
+                trusted = grpc.ssl_channel_credentials(pathlib.Path(ca).read_bytes())
+                channel = grpc.secure_channel(server.address, trusted, options)
             with channel:
                 newcomer = ratio_service_pb2_grpc.RatioServiceStub(channel)
                 self.assertEqual(len(newcomer.ListRuns(pb.ListRunsRequest(), timeout=20).runs), 1)
@@ -267,7 +257,7 @@ class BadDaysTest(unittest.TestCase):
 
     def test_names_that_would_break_the_metrics(self):
         server = self.serve()
-        client = self.client(server)
+        client = self.connect(server)
         names = ['quote"quote', "back\\slash", "line\nbreak", "<b>html</b>", '"} 1\nup{a="', "ünïcode \U0001f600", "x" * 10_000, "a,b=c"]
         accepted = []
         for name in names:

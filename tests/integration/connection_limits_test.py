@@ -6,9 +6,9 @@ import unittest
 import grpc
 
 import sis
-from server.testing.live_server import LiveServer
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
+from tests.integration.live_server import ServersTest
 
 PATIENCE = 30.0
 RUN = pb.RunRef(run_id="run")
@@ -45,10 +45,9 @@ def padded(message, size):
     return known + b"\xc2\x3e" + length + padding * b"x"  # field 1000
 
 
-class ConnectionLimitsTest(unittest.TestCase):
+class ConnectionLimitsTest(ServersTest):
     def connect(self, *flags):
-        server = LiveServer(*flags)
-        self.addCleanup(server.close)
+        server = self.serve(*flags)
         self.address = server.address
         channel = grpc.insecure_channel(server.address)
         self.addCleanup(channel.close)

@@ -4,7 +4,6 @@ import shutil
 import tempfile
 import threading
 import time
-import unittest
 from typing import AbstractSet, Callable, Dict, List, Sequence, Set, Tuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
+from tests.integration.live_server import ServersTest
 
 VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
 RUN_ID = "run"
@@ -145,15 +145,13 @@ class Load:
             self.steps_with_all = 0 if evaluation.missing else self.steps_with_all + 1
 
 
-class LoadedServersTest(unittest.TestCase):
+class LoadedServersTest(ServersTest):
     def setUp(self) -> None:
         self.folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
         self.addCleanup(shutil.rmtree, self.folder)
 
     def serve(self, store: str, listen: str = "127.0.0.1:0") -> LiveServer:
-        server = LiveServer(f"--store={store}", listen=listen, cache_bytes=16 << 20)
-        self.addCleanup(server.kill)
-        return server
+        return super().serve(f"--store={store}", listen=listen, cache_bytes=16 << 20)
 
     def begin(
         self, stores: Sequence[str], allowed: AbstractSet[sis.MissingReason] = AWAY

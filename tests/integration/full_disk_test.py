@@ -12,10 +12,10 @@ import unittest
 import urllib.request
 
 import sis
-from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
 from server.testing.until import until
 from tests.integration import large_sequences
+from tests.integration.live_server import ServersTest
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 
@@ -49,7 +49,7 @@ class SmallFiles:
         self._process.stdout.close()
 
 
-class FullDiskTest(unittest.TestCase):
+class FullDiskTest(ServersTest):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -78,11 +78,8 @@ class FullDiskTest(unittest.TestCase):
 
     def start(self):
         store = f"--store=rocksdb:{self.folder}/store"
-        self.server = LiveServer(store, prefix=self.files.enter, stderr=self.stderr)
-        self.addCleanup(self.server.kill)
-        client = sis.Client(self.server.address, timeout=20)
-        self.addCleanup(client.close)
-        return client
+        self.server = self.serve(store, prefix=self.files.enter, stderr=self.stderr)
+        return self.connect(self.server)
 
     def test_it_fills_while_a_worker_appends(self):
         client = self.start()

@@ -7,25 +7,22 @@ import unittest
 
 import grpc
 import sis
-from server.testing.live_server import LiveServer
 from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
+from tests.integration.live_server import ServersTest
 from tests.page.training_load import TrainingLoad
 
 # More than have claims.
 DRAWS = 70
 
 
-class ListsTest(unittest.TestCase):
+class ListsTest(ServersTest):
     def start(self, *flags):
-        server = LiveServer(*flags)
-        self.addCleanup(server.close)
-        client = sis.Client(server.address)
-        self.addCleanup(client.close)
+        server = self.serve(*flags)
         channel = grpc.insecure_channel(server.address)
         self.addCleanup(channel.close)
-        return server, client, ratio_service_pb2_grpc.RatioServiceStub(channel)
+        return server, self.connect(server), ratio_service_pb2_grpc.RatioServiceStub(channel)
 
     def test_steps_come_page_by_page_and_are_what_was_answered(self):
         _, client, stub = self.start()

@@ -1,9 +1,22 @@
-"""A real sis_server and a client of it, for the tests of a class."""
+"""Real servers and clients of them, which end with a test, or one of each for the tests of a class."""
 
 import unittest
 
 import sis
 from server.testing.live_server import LiveServer
+
+
+class ServersTest(unittest.TestCase):
+    def serve(self, *flags, **named):
+        server = LiveServer(*flags, **named)
+        self.addCleanup(server.kill)
+        return server
+
+    def connect(self, *servers, **options):
+        addresses = [server.address for server in servers]
+        client = sis.Client(addresses if len(servers) > 1 else addresses[0], timeout=20, **options)
+        self.addCleanup(client.close)
+        return client
 
 
 class LiveServerTest(unittest.TestCase):

@@ -8,18 +8,14 @@ import unittest
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
 from server.testing.random_records import drawn, log_softmax
 from sis._servers.placement import Placement
+from tests.integration.live_server import ServersTest
 
 VOCABULARY, TOP_K = 48, 7
 LENGTHS = [13, 1, 40, 7, 8, 22, 3, 64, 5, 9, 31, 2]
 OUTPUTS = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
 CONFIG = {"seed": 3, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "max_staleness": 2}
-
-
-def serve():
-    return LiveServer(cache_bytes=16 << 20)
 
 
 def policy(rows, seed):
@@ -40,13 +36,11 @@ def append(client, run, sequences, lengths=LENGTHS, version=0):
         return stream.flush()
 
 
-class ReplicasTest(unittest.TestCase):
+class ReplicasTest(ServersTest):
     def setUp(self):
-        self.servers = [serve() for _ in range(3)]
-        for server in self.servers:
-            self.addCleanup(server.kill)
+        self.servers = [self.serve() for _ in range(3)]
         self.names = [server.address for server in self.servers]
-        self.client = self.connect()
+        self.client = self.connect(*self.servers)
         self.run_ = self.client.create_run("run", **CONFIG)
         # The names are ports that were free, so the placement is another each time: each replica
         # gets four of the ids.
@@ -62,16 +56,8 @@ class ReplicasTest(unittest.TestCase):
     def owner(self, sequence):
         return Placement(self.names).replica("run", sequence)
 
-    def connect(self):
-        client = sis.Client(self.names, timeout=20)
-        self.addCleanup(client.close)
-        return client
-
     def one_server(self):
-        server = serve()
-        self.addCleanup(server.kill)
-        client = sis.Client(server.address, timeout=20)
-        self.addCleanup(client.close)
+        client = self.connect(self.serve())
         run = client.create_run("run", **CONFIG)
         append(client, run, self.sequences)
         return client, run
