@@ -1,5 +1,6 @@
 """Permissions of callers, against real servers with real certificates."""
 
+import functools
 import unittest
 
 import grpc
@@ -8,7 +9,8 @@ import sis
 from server.testing.certificates import Authority
 from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
-from tests.integration.secured_server import CONFIG, ROLES, SAMPLING, SecuredServerTest, bearer, outcome, token
+from tests.integration import every_method
+from tests.integration.secured_server import CONFIG, ROLES, SecuredServerTest, bearer, outcome, token
 
 # The least role of each method, said here once more so that the server's table can't change unseen.
 LEAST_ROLES = {
@@ -30,47 +32,19 @@ LEAST_ROLES = {
 }
 
 
-def calls_of(stub, run_id):
-    """Every method of the service, on a run, as functions of call metadata; those of a stream read
-    its first answer."""
-    run = pb.RunRef(run_id=run_id)
-    first = lambda call: next(call, None)
-    return {
-        "GetRun": lambda m: stub.GetRun(pb.GetRunRequest(run_id=run_id), metadata=m),
-        "ListRuns": lambda m: stub.ListRuns(pb.ListRunsRequest(), metadata=m),
-        "GetStep": lambda m: stub.GetStep(pb.GetStepRequest(run=run, draw=1), metadata=m),
-        "ListSteps": lambda m: stub.ListSteps(pb.ListStepsRequest(run=run), metadata=m),
-        "GetServer": lambda m: stub.GetServer(pb.GetServerRequest(), metadata=m),
-        "InspectRun": lambda m: stub.InspectRun(pb.InspectRunRequest(run=run), metadata=m),
-        "InspectSequence": lambda m: stub.InspectSequence(
-            pb.InspectSequenceRequest(run=run, sequence=pb.SequenceRef(id="s")), metadata=m
-        ),
-        "ListSequences": lambda m: stub.ListSequences(pb.ListSequencesRequest(run=run), metadata=m),
-        "CreateRun": lambda m: stub.CreateRun(
-            pb.CreateRunRequest(run_id=run_id, config=sis.RunConfig(**CONFIG).to_proto()), metadata=m
-        ),
-        "Append": lambda m: first(
-            stub.Append(
-                iter([pb.AppendRequest(header=pb.AppendHeader(run=run, sampling=SAMPLING.to_proto(), vocabulary_size=32))]),
-                metadata=m,
-            )
-        ),
-        "FetchTopK": lambda m: first(
-            stub.FetchTopK(
-                pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=pb.SequenceRef(id="s"), length=1)]), metadata=m
-            )
-        ),
-        "Evaluate": lambda m: stub.Evaluate(pb.EvaluateRequest(run=run), metadata=m),
-        "AdvanceVersion": lambda m: stub.AdvanceVersion(pb.AdvanceVersionRequest(run=run), metadata=m),
-        "Release": lambda m: stub.Release(pb.ReleaseRequest(run=run), metadata=m),
-        "DeleteRun": lambda m: stub.DeleteRun(pb.DeleteRunRequest(run=run), metadata=m),
-    }
+def calls_of(channel, run_id):
+    """Every method of the service, on a run, as functions of call metadata."""
+
+    def call(method, request, metadata):
+        list(every_method.begin(channel, method, request, metadata=metadata))
+
+    return {name: functools.partial(call, name, request) for name, request in every_method.requests(run_id).items()}
 
 
 class SecurityTest(SecuredServerTest):
     def test_every_role_may_call_what_it_needs_and_nothing_else(self):
         server = self.start(f"--identities={self.identities}")
-        calls = calls_of(self.stub(server.address), "r")
+        calls = calls_of(self.channel(server.address), "r")
         self.assertEqual(calls.keys(), LEAST_ROLES.keys())
         methods = pb.DESCRIPTOR.services_by_name["RatioService"].methods_by_name.keys()
         self.assertEqual(set(methods), LEAST_ROLES.keys())
@@ -88,12 +62,12 @@ class SecurityTest(SecuredServerTest):
 
     def test_anothers_run_is_as_if_it_were_not_there(self):
         server = self.start(f"--identities={self.identities}")
-        stub = self.stub(server.address)
+        channel, stub = self.channel(server.address), self.stub(server.address)
         alice = bearer(token("alice", "trainer"))
-        self.assertEqual(outcome(calls_of(stub, "hers")["CreateRun"], alice)[0], grpc.StatusCode.OK)
+        self.assertEqual(outcome(calls_of(channel, "hers")["CreateRun"], alice)[0], grpc.StatusCode.OK)
         before = stub.GetRun(pb.GetRunRequest(run_id="hers"), metadata=[alice])
         self.assertEqual(before.run.config.owner, "alice")
-        hers, nobodys = calls_of(stub, "hers"), calls_of(stub, "nope")
+        hers, nobodys = calls_of(channel, "hers"), calls_of(channel, "nope")
         bob = bearer(token("bob", "trainer"))
         for method in LEAST_ROLES:
             if method == "CreateRun":

@@ -72,7 +72,10 @@ class SecuredServerTest(unittest.TestCase):
         with client.append(run, sampling=SAMPLING) as stream:
             stream.block(sequence, first_position=0, policy_version=0, **record._asdict())
 
-    def stub(self, address, options=()):
+    def channel(self, address, options=()):
         channel = grpc.insecure_channel(address, options)
         self.addCleanup(channel.close)
-        return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(channel)
+        return channel
+
+    def stub(self, address, options=()):
+        return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(self.channel(address, options))

@@ -5,6 +5,12 @@ import numpy as np
 
 import sis
 
+KINDS = {"arrays": np.asarray}
+if importlib.util.find_spec("torch"):
+    import torch
+
+    KINDS["tensors"] = torch.from_numpy
+
 
 def records(rows, slots, vocabulary, seed):
     """Random records; some with unused slots, the last without a record."""
@@ -71,9 +77,8 @@ class ReductionTest(unittest.TestCase):
             for got, want in zip(sis.reduce(self.records, dirty), clean):
                 np.testing.assert_array_equal(got, want)
 
-    def near_zero(self):
-        """Records of probability 1, log-probs on both sides of the flush threshold, and their
-        envelopes' bits."""
+    def test_an_envelope_near_zero_is_positive_zero(self):
+        """Log-probs on both sides of the flush threshold, of records of probability 1."""
         edge = np.float32(2.0**-100)
         below = np.nextafter(edge, np.float32(0))
         log_probs = np.array([[edge], [-edge], [below], [-below], [-0.0], [2.0**-140]], np.float32)
@@ -81,18 +86,10 @@ class ReductionTest(unittest.TestCase):
         certain = sis.TopKRecords.of_rows(
             [sis.Slice("s", length=6)], none, none[:, 0], np.zeros((6, 1), np.float32)
         )
-        return certain, log_probs, np.array([edge, -edge, 0, 0, 0, 0], np.float32).tobytes()
-
-    def test_an_envelope_near_zero_is_positive_zero(self):
-        certain, log_probs, want = self.near_zero()
-        self.assertEqual(sis.reduce(certain, log_probs)[0].tobytes(), want)
-
-    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
-    def test_an_envelope_near_zero_is_positive_zero_in_tensors(self):
-        import torch
-
-        certain, log_probs, want = self.near_zero()
-        self.assertEqual(sis.reduce(certain, torch.from_numpy(log_probs))[0].numpy().tobytes(), want)
+        want = np.array([edge, -edge, 0, 0, 0, 0], np.float32).tobytes()
+        for name, made in KINDS.items():
+            with self.subTest(name):
+                self.assertEqual(np.asarray(sis.reduce(certain, made(log_probs))[0]).tobytes(), want)
 
     def test_excluded_tokens_neither_raise_the_envelope_nor_add_mass(self):
         one = sis.TopKRecords.of_rows(
@@ -112,37 +109,28 @@ class ReductionTest(unittest.TestCase):
             if token >= 0:
                 self.assertEqual(sampled_log_probs[row], self.log_softmax[row, token])
 
-    def check_sampled(self, gather):
-        """A token that nobody names has no log-prob, least of all that of token 0."""
-        self.assertEqual(self.records.sampled_ids[-1], -1)
-        tokens = self.records.sampled_ids
-        want = np.array([row[token] for row, token in zip(self.log_softmax, tokens)], np.float32)
-        self.assertTrue(np.isnan(gather()[-1]))
-        np.testing.assert_array_equal(gather()[:-1], want[:-1])
-        # The trainer's tokens count only where none is recorded.
-        own = (self.records.sampled_ids + 1) % 20
-        own[-1] = 7
-        want[-1] = self.log_softmax[-1, 7]
-        np.testing.assert_array_equal(gather(own), want)
-        own[-1] = -1
-        self.assertTrue(np.isnan(gather(own)[-1]))
-        own[-1] = 20
-        with self.assertRaisesRegex(ValueError, "sampled_ids, position 59: 20 is not below 20"):
-            gather(own)
-        with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[59\], must be \[60\]"):
-            gather(own[:-1])
-
     def test_gather_takes_the_trainers_token_where_none_is_recorded(self):
-        self.check_sampled(lambda *own: sis.gather(self.records, self.log_softmax, *own)[1])
-
-    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
-    def test_gather_does_so_with_tensors(self):
-        import torch
-
-        values = torch.from_numpy(self.log_softmax)
-        self.check_sampled(
-            lambda *own: sis.gather(self.records, values, *map(torch.from_numpy, own))[1].numpy()
-        )
+        """A token that nobody names has no log-prob, least of all that of token 0."""
+        tokens = self.records.sampled_ids
+        self.assertEqual(tokens[-1], -1)
+        for name, made in KINDS.items():
+            with self.subTest(name):
+                gather = lambda *own: np.asarray(sis.gather(self.records, made(self.log_softmax), *map(made, own))[1])
+                want = np.array([row[token] for row, token in zip(self.log_softmax, tokens)], np.float32)
+                self.assertTrue(np.isnan(gather()[-1]))
+                np.testing.assert_array_equal(gather()[:-1], want[:-1])
+                # The trainer's tokens count only where none is recorded.
+                own = (tokens + 1) % 20
+                own[-1] = 7
+                want[-1] = self.log_softmax[-1, 7]
+                np.testing.assert_array_equal(gather(own), want)
+                own[-1] = -1
+                self.assertTrue(np.isnan(gather(own)[-1]))
+                own[-1] = 20
+                with self.assertRaisesRegex(ValueError, "sampled_ids, position 59: 20 is not below 20"):
+                    gather(own)
+                with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[59\], must be \[60\]"):
+                    gather(own[:-1])
 
     def test_shapes_are_checked(self):
         with self.assertRaisesRegex(ValueError, r"log_softmax has shape \[59, 20\], must be \[60, vocabulary\]"):
@@ -154,8 +142,6 @@ class ReductionTest(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
     def test_tensors_give_the_same_bits(self):
-        import torch
-
         logits = torch.from_numpy(self.log_softmax).requires_grad_()
         log_probs, sampled_log_probs = sis.gather(self.records, logits)
         want_log_probs, want_sampled = sis.gather(self.records, self.log_softmax)
@@ -167,8 +153,6 @@ class ReductionTest(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
     def test_tensors_in_half_precision_are_widened_before_any_arithmetic(self):
-        import torch
-
         half = torch.from_numpy(self.log_softmax).bfloat16()
         log_probs, _ = sis.gather(self.records, half)
         self.assertEqual(log_probs.dtype, torch.float32)
