@@ -14,6 +14,7 @@ import sis
 from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
 from tests.integration import fleet_load
+from tests.integration.live_server import ServersTest
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
@@ -35,38 +36,20 @@ class Look(NamedTuple):
     files_quarantined: int
 
 
-class Server:
-    """sis_server with a store."""
-
-    def __init__(self, store: str, *flags: str):
-        self._server = LiveServer(f"--store={store}", *flags)
-        self.store = self._server.said["store"]
-        self.address = self._server.address
-        self.client = sis.Client(self._server.address, timeout=30)
-        self.metrics = self._server.metrics
-
-    def kill(self) -> None:
-        self._server.kill()
-        self.client.close()
-
-    def end(self) -> None:
-        """As an operator ends it."""
-        self._server.close()
-
-    def freeze(self) -> None:
-        self._server.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._server.process.pid, os.WSTOPPED)  # threads go on until then
+def freeze(server):
+    server.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)  # threads go on until then
 
 
-class StoreTest(unittest.TestCase):
+class StoreTest(ServersTest):
     def setUp(self):
         self.directory = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
         self.addCleanup(shutil.rmtree, self.directory)
 
-    def serve(self, store: str, *flags: str) -> Server:
-        server = Server(store, *flags)
-        self.addCleanup(server.kill)
-        return server
+    def start(self, store):
+        """Returns a server with a store, and a client of it."""
+        server = self.serve(f"--store={store}")
+        return server, self.connect(server)
 
     def create_run(self, client: sis.Client, **config):
         return client.create_run(
@@ -85,10 +68,10 @@ class StoreTest(unittest.TestCase):
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
         original, copy = f"{self.directory}/db", f"{self.directory}/copy"
-        for stop in (Server.end, Server.kill, Server.freeze):
+        for stop in (LiveServer.close, LiveServer.kill, freeze):
             with self.subTest(stop.__name__):
-                server = self.serve(f"rocksdb:{original}")
-                fleet_load.create_run(server.client)
+                server, client = self.start(f"rocksdb:{original}")
+                fleet_load.create_run(client)
                 load = fleet_load.Load([server.address])
                 self.addCleanup(load.stop)
                 load.go_on(sequences=100)
@@ -98,8 +81,8 @@ class StoreTest(unittest.TestCase):
                 server.kill()
                 load.stop()
                 for directory in (copy, original):
-                    again = self.serve(f"rocksdb:{directory}")
-                    self.assertNotIn("damaged", again.store)
+                    again, _ = self.start(f"rocksdb:{directory}")
+                    self.assertNotIn("damaged", again.said["store"])
                     self.assertEqual(fleet_load.missing_of([again.address], acked), {})
                     again.kill()
                     shutil.rmtree(directory)
@@ -107,11 +90,11 @@ class StoreTest(unittest.TestCase):
     def test_tables_are_of_a_format_that_older_rocksdb_reads(self):
         """Newer versions of RocksDB write by default a format that version 7.8 reports as damaged."""
         directory = f"{self.directory}/db"
-        server = self.serve(f"rocksdb:{directory}")
-        self.store_whole(server.client, self.create_run(server.client), ["a"])
+        server, client = self.start(f"rocksdb:{directory}")
+        self.store_whole(client, self.create_run(client), ["a"])
         server.kill()
         # Writes what the log had into a table.
-        self.serve(f"rocksdb:{directory}").kill()
+        self.start(f"rocksdb:{directory}")[0].kill()
         formats = set()
         for path in pathlib.Path(directory).glob("*.sst"):
             # The end of the footer: the format, and 8 bytes that say what this is.
@@ -122,9 +105,9 @@ class StoreTest(unittest.TestCase):
         whole = f"{self.directory}/whole"
         names = [f"sequence {i}" for i in range(4)]
         # The second start writes what the log had into a table.
-        for stored, stop in ((names[:3], Server.end), (names[3:], Server.kill)):
-            server = self.serve(f"rocksdb:{whole}")
-            self.store_whole(server.client, self.create_run(server.client), stored)
+        for stored, stop in ((names[:3], LiveServer.close), (names[3:], LiveServer.kill)):
+            server, client = self.start(f"rocksdb:{whole}")
+            self.store_whole(client, self.create_run(client), stored)
             stop(server)
         files = [name for name in os.listdir(whole) if name.endswith((".sst", ".log")) or name.startswith(("MANIFEST", "CURRENT"))]
         damaged, seen = f"{self.directory}/damaged", set()
@@ -146,13 +129,11 @@ class StoreTest(unittest.TestCase):
 
     def test_a_run_above_a_limit_that_was_lowered_is_reported(self):
         store = f"--store=rocksdb:{self.directory}/db"
-        server = LiveServer(store)
-        with sis.Client(server.address, timeout=30) as client:
-            self.create_run(client)
+        server = self.serve(store)
+        self.create_run(self.connect(server))
         server.close()
         with tempfile.NamedTemporaryFile("a+") as stderr:
-            server = LiveServer(store, f"--max_top_k={TOP_K - 1}", stderr=stderr)
-            self.addCleanup(server.kill)
+            server = self.serve(store, f"--max_top_k={TOP_K - 1}", stderr=stderr)
             self.assertIn("; quarantined runs: 1", server.said["store"])
             self.assertEqual(server.metrics()["sis_store_runs_quarantined"], 1)
             why = f"run 'run' is quarantined: its top_k is {TOP_K}, and --max_top_k={TOP_K - 1}"
@@ -160,17 +141,17 @@ class StoreTest(unittest.TestCase):
 
     def look_at_damaged(self, directory, names):
         """Starts a server with a damaged file. Returns whether all records are there, and the damaged files."""
-        server = self.serve(f"rocksdb:{directory}")
+        server, client = self.start(f"rocksdb:{directory}")
         files = int(server.metrics()["sis_store_damaged_files"])
-        self.assertEqual(f"; damaged files in its folder 'lost': {files}" in server.store, files > 0)
+        self.assertEqual(f"; damaged files in its folder 'lost': {files}" in server.said["store"], files > 0)
         # The calls of clients that used the run before.
-        run = self.create_run(server.client)
-        gone = self.missing_of(server.client, names)
+        run = self.create_run(client)
+        gone = self.missing_of(client, names)
         # The run continues.
-        self.store_whole(server.client, run, ["another"])
+        self.store_whole(client, run, ["another"])
         server.kill()
-        again = self.serve(f"rocksdb:{directory}")
-        self.assertEqual(self.missing_of(again.client, ["another"]), {})
+        again, client = self.start(f"rocksdb:{directory}")
+        self.assertEqual(self.missing_of(client, ["another"]), {})
         again.kill()
         return Look("missing" if gone else "whole", files)
 
@@ -181,8 +162,8 @@ class StoreTest(unittest.TestCase):
         names = sum(tables, [])
         for table in tables:
             # Each start writes what the log had into a table; RocksDB merges them when there are four.
-            server = self.serve(f"rocksdb:{directory}")
-            with self.append_stream(server.client, self.create_run(server.client)) as stream:
+            server, client = self.start(f"rocksdb:{directory}")
+            with self.append_stream(client, self.create_run(client)) as stream:
                 for name in table:
                     for first in range(0, POSITIONS, BLOCK):
                         send(stream, name, first)
@@ -194,31 +175,31 @@ class StoreTest(unittest.TestCase):
             file.seek(os.path.getsize(file.name) * 3 // 8)
             file.write(b"damage")
 
-        server = self.serve(f"rocksdb:{directory}")
-        self.assertNotIn("damaged", server.store)
-        run = self.create_run(server.client)
+        server, client = self.start(f"rocksdb:{directory}")
+        self.assertNotIn("damaged", server.said["store"])
+        run = self.create_run(client)
         end = time.monotonic() + 60
         with self.assertRaises(sis.AppendError) as raised:
             while time.monotonic() < end:
-                self.store_whole(server.client, run, [f"more {time.monotonic()}"])
+                self.store_whole(client, run, [f"more {time.monotonic()}"])
         self.assertIn("Corruption", str(raised.exception))
         # Other sequences can still be read, except those whose next key in the table is damaged.
-        missing = self.missing_of(server.client, names)
+        missing = self.missing_of(client, names)
         self.assertIn(tables[1][1], missing)
         self.assertEqual(set(missing.values()), {sis.MissingReason.CORRUPT})
         self.assertLessEqual(len(missing), len(names) // 2)
         server.kill()
 
         # The next start sets the table aside, and takes appends again.
-        server = self.serve(f"rocksdb:{directory}")
-        self.assertRegex(server.store, "; damaged files in its folder 'lost': [1-9]")
-        self.assertEqual(set(self.missing_of(server.client, names)), set(tables[1]))
-        self.store_whole(server.client, self.create_run(server.client), ["another"])
+        server, client = self.start(f"rocksdb:{directory}")
+        self.assertRegex(server.said["store"], "; damaged files in its folder 'lost': [1-9]")
+        self.assertEqual(set(self.missing_of(client, names)), set(tables[1]))
+        self.store_whole(client, self.create_run(client), ["another"])
         server.kill()
         # The one after it has nothing to repair.
         self.assertFalse(os.path.exists(f"{directory}/repair"))
-        server = self.serve(f"rocksdb:{directory}")
-        self.assertEqual(set(self.missing_of(server.client, [*names, "another"])), set(tables[1]))
+        _, client = self.start(f"rocksdb:{directory}")
+        self.assertEqual(set(self.missing_of(client, [*names, "another"])), set(tables[1]))
 
     def missing_of(self, client, names):
         """{name: reason}; all others hold what was sent, bit by bit."""
