@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import pathlib
 import time
-from typing import List, Optional
+from typing import Any, List
 
 import numpy as np
 
@@ -16,19 +16,20 @@ from tests.integration.redis_servers import RedisServer
 
 
 class OfOwnServer(Problem):
-    client: Optional[sis.Client] = None
+    def __init__(self, *flags: str, **named: Any) -> None:
+        super().__init__()
+        self.server = LiveServer(*flags, **named)
+        self.client = sis.Client(self.server.address, timeout=30)
 
     def close(self) -> None:
         super().close()
-        if self.client:
-            self.client.close()
+        self.client.close()
         self.server.close()
 
 
 class ServerDown(OfOwnServer):
     def __init__(self) -> None:
         super().__init__()
-        self.server = LiveServer()
         self.alerts = {"SisTargetDown": {"instance": self.server.admin_address}}
 
     def begin(self) -> None:
@@ -44,9 +45,7 @@ class TooManyRuns(OfOwnServer):
     LIMIT = 10
 
     def __init__(self) -> None:
-        super().__init__()
-        self.server = LiveServer(f"--max_runs={self.LIMIT}", f"--max_runs_per_owner={self.LIMIT}")
-        self.client = sis.Client(self.server.address, timeout=5)
+        super().__init__(f"--max_runs={self.LIMIT}", f"--max_runs_per_owner={self.LIMIT}")
         self.alerts = {
             "SisRunsNearLimit": {"instance": self.server.admin_address, "limit": "max_runs"},
             "SisErrors": {"grpc_method": "CreateRun"},
@@ -68,9 +67,7 @@ class TrainerGone(OfOwnServer):
     workers = 6
 
     def __init__(self) -> None:
-        super().__init__()
-        self.server = LiveServer("--reader_absence=2s", cache_bytes=16 << 20)
-        self.client = sis.Client(self.server.address, timeout=30)
+        super().__init__("--reader_absence=2s", cache_bytes=16 << 20)
         self.run_id = "SisEvictedUnread"
         self.run = self.client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=16)
         self.appended: List[str] = []
@@ -99,9 +96,7 @@ class NoRoom(OfOwnServer):
     """A trainer that is there, and reads nothing of what fills the run's quota."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.server = LiveServer(cache_bytes=16 << 20)
-        self.client = sis.Client(self.server.address, timeout=30)
+        super().__init__(cache_bytes=16 << 20)
         self.run_id = "SisAppendsWait"
         self.run = self.client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=16, byte_quota=1 << 20)
         self.alerts = {"SisAppendsWait": {"instance": self.server.admin_address, "run": self.run_id}}
@@ -120,17 +115,12 @@ class Files(OfOwnServer):
     """A certificate that ends soon, and identities that make no sense."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__()
-        self.folder = folder
-        self.authority = Authority(folder, "authority")
+        self.folder, self.authority = folder, Authority(folder, "authority")
         self.write(days=30)
-        self.server = LiveServer(
-            f"--tls_certificate={self.certificate}",
-            f"--tls_key={self.key}",
-            f"--identities={folder}/identities",
-            "--reload_interval=1s",
-            listen="127.0.0.1:0",
-        )
+        super().__init__(
+            f"--tls_certificate={self.certificate}", f"--tls_key={self.key}", f"--identities={folder}/identities",
+            "--reload_interval=1s", listen="127.0.0.1:0",
+        )  # fmt: skip
         here = {"instance": self.server.admin_address}
         self.alerts = {"SisCertificateExpires": here, "SisReloadFailed": {**here, "files": "identities"}}
 
@@ -151,11 +141,9 @@ class QuarantinedRun(OfOwnServer):
     """A server starts again with less than its runs need."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__()
         self.store = f"--store=rocksdb:{folder}/store"
-        self.server = LiveServer(self.store)
-        with sis.Client(self.server.address) as client:
-            client.create_run("SisRunsQuarantined", seed=1, vocabulary_size=32, top_k=8)
+        super().__init__(self.store)
+        self.client.create_run("SisRunsQuarantined", seed=1, vocabulary_size=32, top_k=8)
         self.alerts = {"SisRunsQuarantined": {"instance": self.server.admin_address}}
 
     def begin(self) -> None:
@@ -173,19 +161,17 @@ class StoreDamaged(OfOwnServer):
     ROWS, BLOCKS = 64, 100
 
     def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__()
         self.folder = folder / "damaged"
         self.store = f"--store=rocksdb:{self.folder}"
+        super().__init__(self.store)
         self.run_id = "SisCorruptRecords"
         self.alerts = {"SisCorruptRecords": {"run": self.run_id}}
         self.block = uniform_block(4, self.ROWS)
         self.draw = 0
-        self.server = LiveServer(self.store)
-        with sis.Client(self.server.address) as client:
-            self.run = client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=4)
-            with client.append(self.run, sampling=SAMPLING) as stream:
-                for first in range(0, self.ROWS * self.BLOCKS, self.ROWS):
-                    stream.block("s", first_position=first, policy_version=0, **self.block)
+        self.run = self.client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=4)
+        with self.client.append(self.run, sampling=SAMPLING) as stream:
+            for first in range(0, self.ROWS * self.BLOCKS, self.ROWS):
+                stream.block("s", first_position=first, policy_version=0, **self.block)
         # A start writes what the log had into a table.
         self.server.close()
         self.server = restarted(self.server, self.store)
@@ -219,10 +205,8 @@ class RedisFails(OfOwnServer):
     ALERT = "SisStoreFails"
 
     def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__()
         self.redis = RedisServer(str(folder / self.ALERT))
-        self.server = LiveServer(f"--store={self.redis.store}")
-        self.client = sis.Client(self.server.address, timeout=30)
+        super().__init__(f"--store={self.redis.store}")
         self.run = self.client.create_run(self.ALERT, seed=1, vocabulary_size=32, top_k=4)
         self.alerts = {self.ALERT: {"instance": self.server.admin_address}}
 
