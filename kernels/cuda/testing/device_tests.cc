@@ -1,5 +1,10 @@
-// One program for a machine with a GPU: tests that the device gives the host's results. Of the
-// conformance suite it runs only what runs on CUDA. Reads tests/golden in the working directory.
+// One program for a machine with a GPU: tests that the device gives the host's results, and
+// measures its speed.
+//
+//   device_tests [GoogleTest's flags]   the tests; of the conformance suite only what runs on CUDA
+//   device_tests --bandwidth            reports the kernel's speed instead
+//
+// Reads tests/golden in the working directory.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,10 +12,12 @@
 #include <iostream>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "kernels/cuda/evaluate/cuda_backend.h"
 #include "kernels/cuda/evaluate/device.h"
+#include "kernels/cuda/testing/bandwidth_report.h"
 #include "kernels/cuda/testing/device_trap.h"
 #include "kernels/decide/scalar_backend.h"
 #include "tests/conformance/backends.h"
@@ -93,6 +100,12 @@ TEST_F(DeviceDeathTest, TheAnswersAreTheSameWhenTheDeviceFails) {
 }  // namespace sis::cuda
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--bandwidth") {
+    const absl::Status status = sis::cuda::ReportBandwidth(std::cout);
+    if (status.ok()) return 0;
+    std::cerr << status << std::endl;
+    return absl::IsNotFound(status) ? 77 : 1;  // 77: skipped
+  }
   GTEST_FLAG_SET(filter, "-*/scalar*:*/cpu_*:*/cuda_on_host*");
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
