@@ -5,8 +5,8 @@
 //            [--megabytes=64] [--repetitions=5]
 //
 // A stream is a connection of one worker. The worker sends batches of blocks, one block of each of
-// its sequences, with up to four batches under way. For Redis a batch is a pipeline of SET, each of
-// which stores a block under a separate key. sis_server checks every block, stores it for
+// its sequences, with up to four batches under way. For Redis a batch is a pipeline of commands:
+// SET stores each block under a separate key. sis_server checks every block, stores it for
 // evaluation and acks; Redis stores bytes, with its persistence off. Both get messages that were
 // made beforehand, so the client's part is writing to sockets and waiting for answers; afterwards
 // both are asked whether they have it all.
@@ -100,7 +100,7 @@ std::vector<int> Numbers(const std::vector<std::string>& texts) {
 
 void Main() {
   Sis sis;
-  Redis redis(20000 + getpid() % 20000);
+  Redis redis(static_cast<uint16_t>(20000 + getpid() % 20000));
   std::printf(
       "Mtokens/s, GB/s of arrays, and the server's CPU time in us per token: medians.\n"
       "Ratio of tokens/s: median (least, most).\n"
