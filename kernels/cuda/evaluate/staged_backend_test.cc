@@ -89,15 +89,12 @@ struct LongCall {
   std::array<BlockTag, kPositions / kBlock> tags_;
 };
 
-// Returns a backend with one pair of stages.
+// A backend with one pair of these stages.
 template <typename MakeStage>
 std::unique_ptr<const StagedBackend> OnStages(const std::string& name, const MakeStage& make_stage,
-                                              std::unique_ptr<ResidentMemory> memory = nullptr,
+                                              size_t slabs = 0,
                                               size_t slab_bytes = ResidentBlocks::kSlabBytes) {
-  std::vector<StagePair> stages(1);
-  for (auto& stage : stages[0]) stage = make_stage();
-  return std::make_unique<StagedBackend>(name, std::move(stages), std::make_unique<ScalarBackend>(),
-                                         std::move(memory), slab_bytes);
+  return BackendOnStages(name, std::make_unique<ScalarBackend>(), make_stage, 1, slabs, slab_bytes);
 }
 
 // The calls of all stages, by which they fail on request.
@@ -109,19 +106,16 @@ struct Plan {
 };
 
 // Fails before the uploads, and after the work.
-template <typename Base>
-class FailingStage final : public Base {
+class FailingStage final : public HostStage {
  public:
-  template <typename... Arguments>
-  explicit FailingStage(Plan& plan, Arguments&&... arguments)
-      : Base(std::forward<Arguments>(arguments)...), plan_(plan) {}
+  FailingStage(Plan& plan, HostResidentMemory* memory) : HostStage(memory), plan_(plan) {}
 
   absl::Status Start(const Batch& batch) override {
     if (plan_.starts++ == plan_.start_that_fails) return absl::InternalError("start lost");
-    return Base::Start(batch);
+    return HostStage::Start(batch);
   }
   absl::Status Finish() override {
-    absl::Status status = Base::Finish();
+    absl::Status status = HostStage::Finish();
     if (plan_.finishes++ == plan_.finish_that_fails) return absl::InternalError("finish lost");
     return status;
   }
@@ -132,18 +126,11 @@ class FailingStage final : public Base {
 
 constexpr size_t kSlabBytes = size_t{32} << 10;  // some five blocks
 
-// With `slabs` slabs of memory for blocks.
 std::unique_ptr<const StagedBackend> WithPlan(Plan& plan, size_t slabs = 0) {
-  if (slabs == 0) {
-    return OnStages("cuda/failing",
-                    [&] { return std::make_unique<FailingStage<HostStage>>(plan); });
-  }
-  auto memory = std::make_unique<HostResidentMemory>(slabs * kSlabBytes);
-  HostResidentMemory& shared = *memory;
-  const auto make_stage = [&] {
-    return std::make_unique<FailingStage<HostStageWithMemory>>(plan, shared, When::kLate);
+  const auto make_stage = [&](HostResidentMemory* memory) {
+    return std::make_unique<FailingStage>(plan, memory);
   };
-  return OnStages("cuda/failing", make_stage, std::move(memory), kSlabBytes);
+  return OnStages("cuda/failing", make_stage, slabs, kSlabBytes);
 }
 
 TEST(StagedBackend, CutsLongCallsIntoBatches) {
@@ -316,18 +303,18 @@ TEST(SelfCheck, SeesWrongBytes) {
   using enum WrongStage::Where;
   for (const WrongStage::Where where :
        {kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced}) {
-    const auto wrong = OnStages("cuda/wrong", [&] { return std::make_unique<WrongStage>(where); });
+    const auto wrong =
+        OnStages("cuda/wrong", [&](auto*) { return std::make_unique<WrongStage>(where); });
     EXPECT_EQ(SelfCheck(*wrong).message(), "the result differs from the scalar backend's");
   }
 }
 
 // Memory that loses its content.
-class ForgetfulStage final : public HostStageWithMemory {
+class ForgetfulStage final : public HostStage {
  public:
-  explicit ForgetfulStage(HostResidentMemory& memory)
-      : HostStageWithMemory(memory, When::kLate), memory_(memory) {}
+  explicit ForgetfulStage(HostResidentMemory* memory) : HostStage(memory), memory_(*memory) {}
   absl::Status Finish() override {
-    absl::Status status = HostStageWithMemory::Finish();
+    absl::Status status = HostStage::Finish();
     memory_.Discard(0, memory_.size());
     return status;
   }
@@ -340,11 +327,11 @@ TEST(SelfCheck, SeesBlocksThatDoNotStay) {
   EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>(), 2,
                                              ResidentBlocks::kSlabBytes, When::kInAThread))
                   .ok());
-  auto memory = std::make_unique<HostResidentMemory>(2 * ResidentBlocks::kSlabBytes);
-  HostResidentMemory& shared = *memory;
-  const auto wrong = OnStages(
-      "cuda/wrong", [&] { return std::make_unique<ForgetfulStage>(shared); }, std::move(memory));
-  EXPECT_EQ(SelfCheck(*wrong).message(), "the result differs from the scalar backend's");
+  const auto make_stage = [](HostResidentMemory* memory) {
+    return std::make_unique<ForgetfulStage>(memory);
+  };
+  EXPECT_EQ(SelfCheck(*OnStages("cuda/wrong", make_stage, 2)).message(),
+            "the result differs from the scalar backend's");
 }
 
 }  // namespace

@@ -92,46 +92,30 @@ class HostResidentMemory final : public ResidentMemory {
   int users_ = 0;  // guarded by mutex_
 };
 
+// Time of the simulated device's work: as late as possible before Finish, or in another thread
+// immediately after Start. Without memory for blocks, it works in Start.
+enum class When { kLate, kInAThread };
+
 class HostStage : public Stage {
  public:
+  explicit HostStage(HostResidentMemory* memory = nullptr, When when = When::kLate)
+      : memory_(memory),
+        policy_(when == When::kLate ? std::launch::deferred : std::launch::async) {}
+
   std::span<std::byte> input() override { return input_; }
   std::span<const std::byte> output() const override { return output_; }
 
   absl::Status Start(const Batch& batch) override {
-    Run(batch, nullptr);
-    return absl::OkStatus();
-  }
-  absl::Status Finish() override { return absl::OkStatus(); }
-
- protected:
-  void Run(const Batch& batch, const std::byte* resident) {
-    std::fill_n(output_.begin() + static_cast<ptrdiff_t>(batch.sums_offset()),
-                batch.output_bytes() - batch.sums_offset(), std::byte{0});
-    RunBlocksOnHost(batch.View(input_.data(), resident, output_.data()));
-  }
-
- private:
-  std::vector<std::byte> input_ = std::vector<std::byte>(kStagedInputBytes);
-  std::vector<std::byte> output_ = std::vector<std::byte>(kStagedOutputBytes);
-};
-
-// Time of the simulated device's work: as late as possible before Finish, or in another thread
-// immediately after Start.
-enum class When { kLate, kInAThread };
-
-class HostStageWithMemory : public HostStage {
- public:
-  HostStageWithMemory(HostResidentMemory& memory, When when)
-      : memory_(memory),
-        policy_(when == When::kLate ? std::launch::deferred : std::launch::async) {}
-
-  absl::Status Start(const Batch& batch) override {
+    if (memory_ == nullptr) {
+      Run(batch, nullptr);
+      return absl::OkStatus();
+    }
     done_ = std::async(policy_, [this, &batch] {
-      const HostResidentMemory::Access access(memory_);
+      const HostResidentMemory::Access access(*memory_);
       for (const Batch::Upload& upload : batch.Uploads()) {
-        std::memcpy(memory_.data() + upload.to, input().data() + upload.from, upload.bytes);
+        std::memcpy(memory_->data() + upload.to, input_.data() + upload.from, upload.bytes);
       }
-      Run(batch, memory_.data());
+      Run(batch, memory_->data());
     });
     return absl::OkStatus();
   }
@@ -141,33 +125,43 @@ class HostStageWithMemory : public HostStage {
   }
 
  private:
-  HostResidentMemory& memory_;
+  void Run(const Batch& batch, const std::byte* resident) {
+    std::fill_n(output_.begin() + static_cast<ptrdiff_t>(batch.sums_offset()),
+                batch.output_bytes() - batch.sums_offset(), std::byte{0});
+    RunBlocksOnHost(batch.View(input_.data(), resident, output_.data()));
+  }
+
+  HostResidentMemory* const memory_;
   const std::launch policy_;
+  std::vector<std::byte> input_ = std::vector<std::byte>(kStagedInputBytes);
+  std::vector<std::byte> output_ = std::vector<std::byte>(kStagedOutputBytes);
   std::future<void> done_;
 };
 
-// Returns the CUDA backend with the host in place of the device.
-inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
-    std::unique_ptr<const Backend> fallback) {
-  std::vector<StagePair> stages(2);
+// Returns the CUDA backend with the host in place of the device, with `slabs` slabs of memory for
+// blocks. `make_stage` returns a stage with this memory, or null.
+template <typename MakeStage>
+std::unique_ptr<const StagedBackend> BackendOnStages(const std::string& name,
+                                                     std::unique_ptr<const Backend> fallback,
+                                                     const MakeStage& make_stage,
+                                                     size_t stage_pairs, size_t slabs,
+                                                     size_t slab_bytes) {
+  auto memory = slabs == 0 ? nullptr : std::make_unique<HostResidentMemory>(slabs * slab_bytes);
+  std::vector<StagePair> stages(stage_pairs);
   for (StagePair& pair : stages) {
-    for (std::unique_ptr<Stage>& stage : pair) stage = std::make_unique<HostStage>();
+    for (std::unique_ptr<Stage>& stage : pair) stage = make_stage(memory.get());
   }
-  return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback));
+  return std::make_unique<StagedBackend>(name, std::move(stages), std::move(fallback),
+                                         std::move(memory), slab_bytes);
 }
 
-// Returns a backend on host stages with `slabs` slabs of memory for blocks.
 inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
-    std::unique_ptr<const Backend> fallback, size_t slabs, size_t slab_bytes, When when) {
-  auto memory = std::make_unique<HostResidentMemory>(slabs * slab_bytes);
-  std::vector<StagePair> stages(2);
-  for (StagePair& pair : stages) {
-    for (std::unique_ptr<Stage>& stage : pair) {
-      stage = std::make_unique<HostStageWithMemory>(*memory, when);
-    }
-  }
-  return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback),
-                                         std::move(memory), slab_bytes);
+    std::unique_ptr<const Backend> fallback, size_t slabs = 0,
+    size_t slab_bytes = ResidentBlocks::kSlabBytes, When when = When::kLate) {
+  const auto make_stage = [&](HostResidentMemory* memory) {
+    return std::make_unique<HostStage>(memory, when);
+  };
+  return BackendOnStages("cuda/on_host", std::move(fallback), make_stage, 2, slabs, slab_bytes);
 }
 
 }  // namespace sis::cuda
