@@ -15,13 +15,8 @@ namespace {
 
 using testing::HasSubstr;
 
-v1::CreateRunRequest CreateRequest(const std::string& id, uint64_t incarnation = 0,
-                                   const v1::RunConfig& config = SmallConfig()) {
-  v1::CreateRunRequest request;
-  request.set_run_id(id);
-  request.set_incarnation(incarnation);
-  *request.mutable_config() = config;
-  return request;
+v1::CreateRunRequest Request(const std::string& id, uint64_t incarnation = 0) {
+  return CreateRequest(id, SmallConfig(), incarnation);
 }
 
 // Returns the bytes charged for a sequence of these records with a short id.
@@ -37,12 +32,12 @@ TEST(RunRegistryTest, IncarnationsFollowEachOther) {
   RunRegistry& registry = cache.registry;
   EXPECT_EQ(registry.Find("r").status().code(), absl::StatusCode::kNotFound);
 
-  const auto first = cache.runs.Create(CreateRequest("r"));
+  const auto first = cache.runs.Create(Request("r"));
   ASSERT_TRUE(first.ok());
   EXPECT_TRUE(first->created);
   EXPECT_EQ(first->run->incarnation(), 1);
   for (const uint64_t same : {0, 1}) {
-    const auto again = cache.runs.Create(CreateRequest("r", same));
+    const auto again = cache.runs.Create(Request("r", same));
     ASSERT_TRUE(again.ok());
     EXPECT_FALSE(again->created);
     EXPECT_EQ(again->run, first->run);
@@ -51,28 +46,28 @@ TEST(RunRegistryTest, IncarnationsFollowEachOther) {
 
   v1::RunConfig other = SmallConfig();
   other.set_seed(99);
-  const auto next = cache.runs.Create(CreateRequest("r", 5, other));
+  const auto next = cache.runs.Create(CreateRequest("r", other, 5));
   ASSERT_TRUE(next.ok()) << "a new incarnation may have another config";
   EXPECT_TRUE(next->created);
   EXPECT_EQ(next->run->incarnation(), 5);
   EXPECT_EQ(*registry.Find("r"), next->run);
   EXPECT_EQ(registry.Find("r", 1).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(registry.Find("r", 6).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 4, other)).status().code(),
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", other, 4)).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 0, other))->run, next->run);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", other))->run, next->run);
 
-  EXPECT_EQ(cache.runs.Create(CreateRequest("new", 7))->run->incarnation(), 7);
+  EXPECT_EQ(cache.runs.Create(Request("new", 7))->run->incarnation(), 7);
 }
 
 TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
   Cache cache;
   v1::RunConfig config = SmallConfig();
-  ASSERT_TRUE(cache.runs.Create(CreateRequest("r", 0, config)).ok());
+  ASSERT_TRUE(cache.runs.Create(CreateRequest("r", config)).ok());
   const auto message_of = [&](auto change) {
     v1::RunConfig changed = config;
     change(changed);
-    const absl::Status status = cache.runs.Create(CreateRequest("r", 1, changed)).status();
+    const absl::Status status = cache.runs.Create(CreateRequest("r", changed, 1)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
     return std::string(status.message());
   };
@@ -87,7 +82,7 @@ TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
 TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
   Cache cache;
   const auto refused = [&](const std::string& field, auto change) {
-    v1::CreateRunRequest request = CreateRequest("r");
+    v1::CreateRunRequest request = Request("r");
     change(request, *request.mutable_config());
     const absl::Status status = cache.runs.Create(request).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
@@ -125,7 +120,7 @@ TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
   v1::RunConfig extreme = SmallConfig(128);
   extreme.set_vocabulary_size(1 << 24);
   extreme.set_task(std::string(256, 'x'));
-  EXPECT_TRUE(cache.runs.Create(CreateRequest(std::string(256, 'a'), 0, extreme)).ok());
+  EXPECT_TRUE(cache.runs.Create(CreateRequest(std::string(256, 'a'), extreme)).ok());
 }
 
 TEST(RunRegistryTest, AnothersRunIsUnknownAndItsIdTaken) {
@@ -134,33 +129,31 @@ TEST(RunRegistryTest, AnothersRunIsUnknownAndItsIdTaken) {
   const Caller worker{.identity = "alice", .uses_all_runs = false, .supersedes = false};
   const Caller bob{.identity = "bob", .uses_all_runs = false, .supersedes = true};
   const Caller admin{.identity = "carol"};
-  const auto hers = cache.runs.Create(CreateRequest("r"), alice);
+  const auto hers = cache.runs.Create(Request("r"), alice);
   ASSERT_TRUE(hers.ok()) << hers.status();
   EXPECT_EQ(hers->run->config().owner, "alice");
   EXPECT_EQ(cache.registry.Find("r", 9, bob).status(), cache.registry.Find("r", 1, bob).status());
   EXPECT_EQ(cache.registry.Find("r", 0, bob).status().message(), "run 'r' is unknown");
   EXPECT_TRUE(cache.registry.List(bob).empty());
   for (const uint64_t incarnation : {0, 1, 2}) {
-    const absl::Status status = cache.runs.Create(CreateRequest("r", incarnation), bob).status();
+    const absl::Status status = cache.runs.Create(Request("r", incarnation), bob).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
   }
-  v1::RunRef ref;
-  ref.set_run_id("r");
-  EXPECT_FALSE(*cache.runs.Delete(ref, bob));
+  EXPECT_FALSE(*cache.runs.Delete(RefOf("r"), bob));
   v1::RunConfig pretended = SmallConfig();
   pretended.set_owner("alice");
-  EXPECT_EQ(cache.runs.Create(CreateRequest("mine", 0, pretended), bob).status().code(),
+  EXPECT_EQ(cache.runs.Create(CreateRequest("mine", pretended), bob).status().code(),
             absl::StatusCode::kPermissionDenied);
 
-  EXPECT_EQ(cache.runs.Create(CreateRequest("r"), worker)->run, hers->run);
-  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 2), worker).status().code(),
+  EXPECT_EQ(cache.runs.Create(Request("r"), worker)->run, hers->run);
+  EXPECT_EQ(cache.runs.Create(Request("r", 2), worker).status().code(),
             absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(cache.runs.Create(CreateRequest("r"), admin)->run, hers->run);
-  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 2), admin)->run->config().owner, "alice");
-  EXPECT_EQ(cache.runs.Create(CreateRequest("given", 0, pretended), admin)->run->config().owner,
+  EXPECT_EQ(cache.runs.Create(Request("r"), admin)->run, hers->run);
+  EXPECT_EQ(cache.runs.Create(Request("r", 2), admin)->run->config().owner, "alice");
+  EXPECT_EQ(cache.runs.Create(CreateRequest("given", pretended), admin)->run->config().owner,
             "alice");
   EXPECT_EQ(cache.registry.List(alice).size(), 2);
-  EXPECT_TRUE(*cache.runs.Delete(ref, alice));
+  EXPECT_TRUE(*cache.runs.Delete(RefOf("r"), alice));
 
   // A run from before authentication was enabled.
   cache.CreateRun("nobodys", SmallConfig());
@@ -174,14 +167,14 @@ TEST(RunRegistryTest, RunsOfOneOwnerAreLimited) {
   limits.max_runs = 4;
   Cache cache(1 << 20, limits);
   const Caller alice{.identity = "alice", .uses_all_runs = false};
-  ASSERT_TRUE(cache.runs.Create(CreateRequest("a"), alice).ok());
-  EXPECT_TRUE(cache.runs.Create(CreateRequest("a", 2), alice).ok()) << "no new run";
-  const absl::Status refused = cache.runs.Create(CreateRequest("b"), alice).status();
+  ASSERT_TRUE(cache.runs.Create(Request("a"), alice).ok());
+  EXPECT_TRUE(cache.runs.Create(Request("a", 2), alice).ok()) << "no new run";
+  const absl::Status refused = cache.runs.Create(Request("b"), alice).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.message(), testing::HasSubstr("(--max_runs_per_owner)"));
-  EXPECT_TRUE(cache.runs.Create(CreateRequest("b"), {.identity = "bob"}).ok());
+  EXPECT_TRUE(cache.runs.Create(Request("b"), {.identity = "bob"}).ok());
   for (const char* id : {"c", "d"}) cache.CreateRun(id, SmallConfig());
-  const absl::Status full = cache.runs.Create(CreateRequest("e")).status();
+  const absl::Status full = cache.runs.Create(Request("e")).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(full.message(), testing::HasSubstr("(--max_runs)"));
 }
@@ -190,18 +183,15 @@ TEST(RunRegistryTest, NumbersCantBeUsedUp) {
   Cache cache;
   const uint64_t jump = uint64_t{1} << 32;
   const auto code = [&](const std::string& id, uint64_t incarnation) {
-    return cache.runs.Create(CreateRequest(id, incarnation)).status().code();
+    return cache.runs.Create(Request(id, incarnation)).status().code();
   };
   EXPECT_EQ(code("first", uint64_t{1} << 63), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("first", (uint64_t{1} << 63) - 1), absl::StatusCode::kOk);
   EXPECT_EQ(code("first", (uint64_t{1} << 63) + jump), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("first", (uint64_t{1} << 63) - 1 + jump), absl::StatusCode::kOk);
-  v1::RunRef ref;
-  ref.set_run_id("first");
-  ASSERT_TRUE(*cache.runs.Delete(ref));
+  ASSERT_TRUE(*cache.runs.Delete(RefOf("first")));
   EXPECT_EQ(code("first", UINT64_MAX - 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cache.runs.Create(CreateRequest("first"))->run->incarnation(),
-            (uint64_t{1} << 63) + jump);
+  EXPECT_EQ(cache.runs.Create(Request("first"))->run->incarnation(), (uint64_t{1} << 63) + jump);
 
   const auto run = cache.CreateRun("r", SmallConfig());
   const auto advance = [&](uint64_t version) {

@@ -52,17 +52,30 @@ inline int64_t BlockCharge(int slots, uint32_t positions) {
   return CachedBlock::Charge(BlockLayout(header).end);
 }
 
+inline v1::CreateRunRequest CreateRequest(const std::string& id, const v1::RunConfig& config,
+                                          uint64_t incarnation = 0) {
+  v1::CreateRunRequest request;
+  request.set_run_id(id);
+  *request.mutable_config() = config;
+  request.set_incarnation(incarnation);
+  return request;
+}
+
+inline v1::RunRef RefOf(const std::string& id, uint64_t incarnation = 0) {
+  v1::RunRef ref;
+  ref.set_run_id(id);
+  ref.set_incarnation(incarnation);
+  return ref;
+}
+
 struct Cache {
   explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
       : registry(bytes, limits, [this] { return clock.Now(); }), runs(registry, nullptr) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
                                  uint64_t incarnation = 0) {
-    v1::CreateRunRequest request;
-    request.set_run_id(id);
-    *request.mutable_config() = config;
-    request.set_incarnation(incarnation);
-    absl::StatusOr<RunRegistry::Created> created = runs.Create(request);
+    absl::StatusOr<RunRegistry::Created> created =
+        runs.Create(CreateRequest(id, config, incarnation));
     EXPECT_TRUE(created.ok()) << created.status();
     return created.ok() ? created->run : nullptr;
   }

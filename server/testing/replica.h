@@ -31,10 +31,8 @@ class Replica {
   Replica(std::unique_ptr<Store> store, const v1::RunConfig& config,
           const std::string& run_id = "run")
       : Replica(std::move(store)) {
-    v1::CreateRunRequest request;
-    request.set_run_id(run_id);
-    *request.mutable_config() = config;
-    const absl::StatusOr<RunRegistry::Created> created = runs_->Create(request);
+    const absl::StatusOr<RunRegistry::Created> created =
+        runs_->Create(CreateRequest(run_id, config));
     EXPECT_TRUE(created.ok()) << created.status();
     run_ = created->run;
   }

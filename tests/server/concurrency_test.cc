@@ -32,11 +32,7 @@ class ConcurrencyTest : public testing::Test {
     cache_.CreateRun("r", config);
   }
 
-  std::shared_ptr<sis::Run> Find() {
-    v1::RunRef ref;
-    ref.set_run_id("r");
-    return *cache_.runs.Find(ref);
-  }
+  std::shared_ptr<sis::Run> Find() { return *cache_.runs.Find(RefOf("r")); }
   // Ids move on with time: those that left the cache do not come back.
   std::string Id(std::mt19937& random) {
     return std::to_string(epoch_.load()) + "-" + std::to_string(random() % kSequences);

@@ -304,10 +304,8 @@ TEST(OtherRunsTest, SaysHowManyRunsThereAreAndMayBe) {
   cache.CreateRun("nobodys", SmallConfig());
   EXPECT_EQ(Scrape(CacheMetrics(cache.registry)).at("sis_owner_runs"), 0);
   const auto create = [&](const std::string& owner, const std::string& id) {
-    v1::CreateRunRequest request;
-    request.set_run_id(id);
-    *request.mutable_config() = SmallConfig();
-    EXPECT_TRUE(cache.runs.Create(request, {.identity = owner, .uses_all_runs = false}).ok());
+    const Caller caller{.identity = owner, .uses_all_runs = false};
+    EXPECT_TRUE(cache.runs.Create(CreateRequest(id, SmallConfig()), caller).ok());
   };
   create("alice", "a");
   create("bob", "b");

@@ -161,9 +161,7 @@ TEST_F(SharedStoreTest, RunsOfOthersAreNoticed) {
   two_.runs().TakeInShared();
   EXPECT_TRUE(two_.registry().Find("another", 1).ok());
 
-  v1::RunRef ref;
-  ref.set_run_id("run");
-  EXPECT_EQ(*one_.runs().Delete(ref), true);
+  EXPECT_EQ(*one_.runs().Delete(RefOf("run")), true);
   ASSERT_EQ(Append(two_, 0, 10), StatusCode::kOk) << "it doesn't know yet";
   two_.runs().TakeInShared();
   EXPECT_FALSE(two_.registry().Find("run", 1).ok());

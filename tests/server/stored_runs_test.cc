@@ -38,19 +38,15 @@ class Replica : public sis::Replica {
   absl::StatusOr<RunRegistry::Created> Create(const std::string& id, uint64_t incarnation = 0,
                                               const v1::RunConfig& config = SmallConfig(kSlots),
                                               const Caller& caller = Caller()) {
-    v1::CreateRunRequest request;
-    request.set_run_id(id);
-    request.set_incarnation(incarnation);
-    *request.mutable_config() = config;
-    return runs().Create(request, caller);
+    return runs().Create(CreateRequest(id, config, incarnation), caller);
   }
   absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& id, uint64_t incarnation = 0,
                                             const Caller& caller = Caller()) {
-    return runs().Find(Ref(id, incarnation), caller);
+    return runs().Find(RefOf(id, incarnation), caller);
   }
   absl::StatusOr<bool> Delete(const std::string& id, uint64_t incarnation = 0,
                               const Caller& caller = Caller()) {
-    return runs().Delete(Ref(id, incarnation), caller);
+    return runs().Delete(RefOf(id, incarnation), caller);
   }
 
   // Sequence "a" of 10 positions.
@@ -76,13 +72,6 @@ class Replica : public sis::Replica {
   }
 
  private:
-  static v1::RunRef Ref(const std::string& id, uint64_t incarnation) {
-    v1::RunRef ref;
-    ref.set_run_id(id);
-    ref.set_incarnation(incarnation);
-    return ref;
-  }
-
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(10);
   StoredRuns::Recovered recovered_;
 };
