@@ -9,25 +9,17 @@
 #define HWY_TARGET_INCLUDE "kernels/block/simd_check.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/numerics/exp32.h"
-#include "kernels/numerics/log_prob.h"
-#if HWY_TARGET != HWY_SCALAR
 #include "kernels/block/distinct_ids-inl.h"
 #include "kernels/block/ids-inl.h"
 #include "kernels/block/simd_rows-inl.h"
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_math-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-bool AreValid(const BlockView&) { return false; }
-
-#else
 
 // From this many positions on, vectors that read beyond the last log-prob stay inside the block.
 constexpr size_t kFewPositions = 8;
@@ -399,8 +391,6 @@ bool AreValid(const BlockView& block) {
                                 : Checker<float>(block).template AllValid<kIdBytes>();
   });
 }
-
-#endif  // HWY_TARGET
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -9,46 +9,14 @@
 #define HWY_TARGET_INCLUDE "kernels/block/simd_read.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/numerics/log_prob.h"
-#if HWY_TARGET != HWY_SCALAR
 #include "kernels/block/ids-inl.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_math-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-void Ids(const BlockView& block, const std::byte* from, std::span<int32_t> ids) {
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = BlockId(from, i, block.header.id_bytes);
-}
-
-// Writes read(position, used slot) to each used slot of rows [T, slots], and `unused` to the
-// others.
-template <typename T, class Read>
-void Rows(const BlockView& block, size_t slots, T unused, std::span<T> rows, const Read& read) {
-  std::ranges::fill(rows, unused);
-  size_t used = 0;
-  for (uint32_t i = 0; i < block.header.positions; ++i) {
-    for (size_t slot = 0; slot < block.counts[i]; ++slot) rows[i * slots + slot] = read(i, used++);
-  }
-}
-
-void IdRows(const BlockView& block, size_t slots, std::span<int32_t> ids) {
-  Rows(block, slots, -1, ids,
-       [&](uint32_t, size_t used) { return BlockId(block.ids, used, block.header.id_bytes); });
-}
-
-void LogProbRows(const BlockView& block, size_t slots, std::span<float> log_probs) {
-  const BlockRange all(block, 0, block.header.positions);
-  Rows(block, slots, kMinusInfinity, log_probs,
-       [&](uint32_t i, size_t used) { return all.LogProbAt(i, used); });
-}
-
-#else
 
 void Ids(const BlockView& block, const std::byte* from, std::span<int32_t> ids) {
   const size_t whole = ids.size() / kLanes * kLanes;
@@ -126,8 +94,6 @@ void LogProbRows(const BlockView& block, size_t slots, std::span<float> log_prob
          read, read_one);
   }
 }
-
-#endif  // HWY_TARGET
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

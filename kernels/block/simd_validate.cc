@@ -13,26 +13,15 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/block/block.h"
-#include "kernels/numerics/log_prob.h"
-#if HWY_TARGET != HWY_SCALAR
 #include "kernels/block/distinct_ids-inl.h"
 #include "kernels/block/simd_rows-inl.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_math-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-// Without vectors: the caller checks one by one.
-bool RecordsAreValid(const RecordView&, size_t, int32_t, float, uint8_t*, uint8_t*) {
-  return false;
-}
-
-#else
 
 // Kinds of sets: with ids that are compared in pairs, or that DistinctIds checks instead; either
 // may be cut at a mass. Slots after a cut count as unused, whatever their values.
@@ -263,8 +252,6 @@ bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary
   return is_cut ? are_valid.template operator()<SetKind::kCutRecord>()
                 : are_valid.template operator()<SetKind::kRecord>();
 }
-
-#endif  // HWY_TARGET
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

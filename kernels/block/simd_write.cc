@@ -13,40 +13,13 @@
 #include "hwy/highway.h"
 #include "kernels/block/block.h"
 #include "kernels/block/fixed16.h"
-#if HWY_TARGET != HWY_SCALAR
 #include "kernels/block/ids-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-void WriteCodesOf(std::span<const float> log_probs, size_t slots, std::span<const uint8_t> counts,
-                  std::span<const uint8_t> multipliers, std::byte* codes) {
-  for (size_t i = 0; i < counts.size(); ++i) {
-    for (const float log_prob : log_probs.subspan(i * slots, counts[i])) {
-      const auto code = static_cast<uint16_t>(Code16(Depth16(log_prob), multipliers[i]));
-      std::memcpy(codes, &code, sizeof code);
-      codes += sizeof code;
-    }
-  }
-}
-
-void WriteIdsOf(std::span<const int32_t> ids, size_t slots, std::span<const uint8_t> counts,
-                size_t id_bytes, std::byte* to) {
-  for (size_t i = 0; i < counts.size(); ++i) {
-    for (const int32_t id : ids.subspan(i * slots, counts[i])) {
-      std::memcpy(to, &id, id_bytes);  // little-endian
-      to += id_bytes;
-    }
-  }
-}
-
-#else
 
 // Calls write(i, first value, used values) for each row. `write` may read up to a vector beyond the
 // used values.
@@ -93,8 +66,6 @@ void WriteIdsOf(std::span<const int32_t> ids, size_t slots, std::span<const uint
     });
   });
 }
-
-#endif  // HWY_TARGET
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -19,8 +19,7 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
                              std::span<uint8_t> ranks);
 
 // Makes the checks of ValidateRecords on vectors. Returns true if all records are certainly valid.
-// May return false for valid records, with few positions or on machines without vectors; counts and
-// ranks are then undefined.
+// May return false for few valid positions; counts and ranks are then undefined.
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
                                 double mass, std::span<uint8_t> counts, std::span<uint8_t> ranks);
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/host_device.h"
@@ -63,28 +62,6 @@ struct SlotsResult {
 SIS_HOST_DEVICE inline bool IsValid(float current_sampled_log_prob, const SlotsResult& slots) {
   return slots.valid && IsLogProb(current_sampled_log_prob);
 }
-// Returns the results over the slots, as the REDUCED form gives them.
-SIS_HOST_DEVICE inline SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
-  return {{Flush(log_envelope), covered_mass},
-          log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};
-}
-
-// Computes half the L1 distance of the two policies on V_k. Slots are added most probable first.
-struct TotalVariationAccumulator {
-  float l1_distance = 0.0f;
-
-  // See EnvelopeAccumulator::Add.
-  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
-    if (behavior_log_prob == kMinusInfinity || !IsLogProb(current_log_prob)) return;
-    const float difference = Exp32(current_log_prob) - Exp32(behavior_log_prob);
-    l1_distance = l1_distance + (difference < 0.0f ? -difference : difference);
-  }
-  // Returns at most 1, although both masses may be slightly larger.
-  SIS_HOST_DEVICE float Finish() const {
-    const float half = 0.5f * l1_distance;
-    return half < 1.0f ? half : 1.0f;
-  }
-};
 
 // Returns xi, the current policy's mass outside of V_k.
 SIS_HOST_DEVICE inline float ResidualMass(Envelope envelope) {
@@ -152,12 +129,6 @@ SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope e
   sums.acceptance_probability += Fixed(result.acceptance_probability);
   sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
   sums.k3 += Fixed(Excess32(result.log_ratio));
-}
-
-// Adds a scored position to a point of the prefix curve. `envelope` is over the point's k slots.
-SIS_HOST_DEVICE inline void AddPrefix(Envelope envelope, PrefixSums& sums) {
-  sums.residual_mass += Fixed(ResidualMass(envelope));
-  sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
 }
 
 }  // namespace sis

@@ -12,25 +12,14 @@
 #define HWY_TARGET_INCLUDE "kernels/decide/simd_backend.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/decide/scalar_backend.h"
-#if HWY_TARGET != HWY_SCALAR
 #include "kernels/decide/simd_decide-inl.h"
 #include "kernels/decide/simd_envelopes-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-void Evaluate(const EvaluateParameters& parameters, std::span<const BackendRange> ranges) {
-  ScalarBackend().Evaluate(parameters, ranges);
-}
-
-#else
 
 // The slots of a range in the GATHERED form, group after group.
 template <typename Code>
@@ -250,8 +239,6 @@ void Evaluate(const EvaluateParameters& parameters, std::span<const BackendRange
   }
 }
 
-#endif  // HWY_TARGET
-
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace
@@ -272,16 +259,6 @@ SimdBackend::SimdBackend() {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   name_ = std::string("cpu/") + HWY_DYNAMIC_DISPATCH(TargetName)();
   evaluate_ = &HWY_DYNAMIC_DISPATCH(Evaluate);
-}
-
-std::vector<SimdBackend> SimdBackend::ForEveryTarget() {
-  std::vector<SimdBackend> backends;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    backends.emplace_back();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  return backends;
 }
 
 }  // namespace sis

@@ -4,7 +4,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kernels/decide/backend.h"
 
@@ -14,10 +13,6 @@ class SimdBackend final : public Backend {
  public:
   // Uses the best target of this machine.
   SimdBackend();
-
-  // Returns a backend for every target of this machine, best first. Not thread-safe, because it
-  // sets Highway's global choice. For tests.
-  static std::vector<SimdBackend> ForEveryTarget();
 
   // Returns "cpu/" and Highway's name of the target, such as "cpu/AVX3".
   std::string_view name() const override { return name_; }

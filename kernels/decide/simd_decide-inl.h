@@ -40,25 +40,6 @@ struct GroupOutput {
   float* covered_masses;
 };
 
-// A fixed-point sum in 32-bit halves: enough for kMaxPositions positions, all lanes together.
-struct SplitSum {
-  static constexpr size_t kMaxPositions = 1024;
-
-  HWY_ALIGN int32_t high[kLanes] = {};
-  HWY_ALIGN int32_t low[kLanes] = {};
-
-  HWY_INLINE void Add(SplitFixed value) {
-    const Int32Tag di;
-    hn::Store(hn::Add(hn::Load(di, high), value.high), di, high);
-    hn::Store(hn::Add(hn::Load(di, low), value.low), di, low);
-  }
-  int64_t Total() const {
-    const Int32Tag di;
-    return (int64_t{hn::GetLane(hn::SumOfLanes(di, hn::Load(di, high)))} << 16) +
-           hn::GetLane(hn::SumOfLanes(di, hn::Load(di, low)));
-  }
-};
-
 // The sums of up to kMaxPositions positions.
 struct VectorSums {
   SplitSum d;

@@ -7,17 +7,6 @@
 namespace sis {
 namespace {
 
-// Returns the first bucket whose bound is at least x. The first bound is 2^first_exponent, and each
-// is twice the previous one.
-size_t PowerBucket(float x, int first_exponent) {
-  size_t bucket = 0;
-  float bound = std::ldexp(1.0f, first_exponent);
-  for (; bucket < kPowerBounds && !(x <= bound); ++bucket) bound *= 2.0f;
-  return bucket;
-}
-
-size_t AcceptanceBucket(float a) { return static_cast<size_t>(std::ceil(a * 16.0f)); }
-
 // Returns the logarithm of the weight: log_ratio if the weight is the ratio.
 float LogWeight(float weight, float ratio, float log_ratio) {
   if (weight == ratio) return log_ratio;
@@ -54,31 +43,6 @@ void CorrectionSums::Add(float ratio, float weight, float log_weight, float adva
   weight_squared += CountedWeight(counted * counted);
   if (weight != 0.0f) abs_log_weight += Fixed(std::abs(log_weight));
   gradient_mass += CountedWeight(std::min(weight * std::abs(advantage), kLargestCountedWeight));
-}
-
-void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statistics) {
-  for (size_t i = 0; i < positions.decisions.size(); ++i) {
-    if (!positions.scored(i)) continue;
-    const float log_ratio = positions.log_ratios[i];
-    const float log_envelope = positions.log_envelopes[i];
-    const float residual = ResidualMass({log_envelope, positions.covered_masses[i]});
-    const float ratio = Exp32(log_ratio);
-    ++statistics.abs_log_ratio[PowerBucket(std::abs(log_ratio), kFirstNatsExponent)];
-    ++statistics.log_envelope[PowerBucket(log_envelope, kFirstNatsExponent)];
-    ++statistics.residual_mass[PowerBucket(residual, kFirstMassExponent)];
-    ++statistics.acceptance_probability[AcceptanceBucket(positions.acceptance_probabilities[i])];
-    for (size_t bound = 0; bound < kRatioBounds.size(); ++bound) {
-      const auto limit = static_cast<float>(kRatioBounds[bound]);
-      statistics.ratios_beyond[bound] += limit < 1.0f ? ratio < limit : ratio > limit;
-    }
-    statistics.negative_log_envelope += Fixed(std::max(-log_envelope, 0.0f));
-    const float advantage = positions.advantage(i);
-    statistics.plain.Add(ratio, ratio, log_ratio, advantage);
-    const float clipped = std::clamp(ratio, kClipLow, kClipHigh);
-    statistics.clipped.Add(ratio, clipped, LogWeight(clipped, ratio, log_ratio), advantage);
-    const bool accepted = positions.decisions[i] == Decision::kAccepted;
-    statistics.applied.Add(ratio, accepted ? 1.0f : ratio, accepted ? 0.0f : log_ratio, advantage);
-  }
 }
 
 CorrectionSums SumsOf(const DecidedPositions& positions, const ModifiedRatios& modified) {

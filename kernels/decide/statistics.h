@@ -38,7 +38,8 @@ inline constexpr float kClipHigh = static_cast<float>(kRatioBounds[2]);
 // Larger weights, and larger products with advantages, count as this value.
 inline constexpr float kLargestCountedWeight = 1024.0f;
 
-// Returns x in units of 2^-16, rounded to nearest, ties to even. x is in [0, 2^20].
+// Returns x in units of 2^-kCountedWeightBits, rounded to nearest, ties to even. x is in [0, 2^20].
+inline constexpr int kCountedWeightBits = 16;
 inline int64_t CountedWeight(float x) { return std::llrintf(x * 0x1p16f); }
 inline double FromCountedWeight(int64_t sum) { return static_cast<double>(sum) * 0x1p-16; }
 
@@ -103,11 +104,8 @@ struct ModifiedRatios {
   std::span<const float> log_ratios;  // [n]
 };
 
-// Adds the positions. `applied` gets ratios of 1 where accepted and of w elsewhere. `sums` must be
-// the sums of these positions; only its counts, d and d_sis are read.
-void AddStatistics(const DecidedPositions& positions, const Sums& sums, Statistics& statistics);
-// Defines the result of AddStatistics, position by position.
-void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statistics);
+// Adds the positions. `applied` gets ratios of 1 where accepted and of w elsewhere.
+void AddStatistics(const DecidedPositions& positions, Statistics& statistics);
 
 // Returns the sums of these modified ratios.
 CorrectionSums SumsOf(const DecidedPositions& positions, const ModifiedRatios& modified);

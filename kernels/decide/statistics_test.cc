@@ -84,9 +84,43 @@ Positions RandomPositions(size_t count, uint32_t seed) {
   return positions;
 }
 
+// Returns the first bucket whose bound is at least x. The first bound is 2^first_exponent, and each
+// is twice the previous one.
+size_t PowerBucket(float x, int first_exponent) {
+  size_t bucket = 0;
+  float bound = std::ldexp(1.0f, first_exponent);
+  for (; bucket < kPowerBounds && !(x <= bound); ++bucket) bound *= 2.0f;
+  return bucket;
+}
+
+size_t AcceptanceBucket(float a) { return static_cast<size_t>(std::ceil(a * 16.0f)); }
+
+// Returns the statistics by their definition, position by position.
 Statistics OneByOne(const DecidedPositions& positions) {
   Statistics statistics;
-  AddStatisticsOneByOne(positions, statistics);
+  for (size_t i = 0; i < positions.decisions.size(); ++i) {
+    if (!positions.scored(i)) continue;
+    const float log_ratio = positions.log_ratios[i];
+    const float log_envelope = positions.log_envelopes[i];
+    const float residual = ResidualMass({log_envelope, positions.covered_masses[i]});
+    const float ratio = Exp32(log_ratio);
+    ++statistics.abs_log_ratio[PowerBucket(std::abs(log_ratio), kFirstNatsExponent)];
+    ++statistics.log_envelope[PowerBucket(log_envelope, kFirstNatsExponent)];
+    ++statistics.residual_mass[PowerBucket(residual, kFirstMassExponent)];
+    ++statistics.acceptance_probability[AcceptanceBucket(positions.acceptance_probabilities[i])];
+    for (size_t bound = 0; bound < kRatioBounds.size(); ++bound) {
+      const auto limit = static_cast<float>(kRatioBounds[bound]);
+      statistics.ratios_beyond[bound] += limit < 1.0f ? ratio < limit : ratio > limit;
+    }
+    statistics.negative_log_envelope += Fixed(std::max(-log_envelope, 0.0f));
+    const float advantage = positions.advantage(i);
+    statistics.plain.Add(ratio, ratio, log_ratio, advantage);
+    const float clipped = std::clamp(ratio, kClipLow, kClipHigh);
+    statistics.clipped.Add(ratio, clipped, clipped == ratio ? log_ratio : LogOfWeight(clipped),
+                           advantage);
+    const bool accepted = positions.decisions[i] == Decision::kAccepted;
+    statistics.applied.Add(ratio, accepted ? 1.0f : ratio, accepted ? 0.0f : log_ratio, advantage);
+  }
   return statistics;
 }
 
@@ -104,7 +138,7 @@ Sums SumsAt(const DecidedPositions& positions) {
 
 Statistics OnVectors(const DecidedPositions& positions) {
   Statistics statistics;
-  AddStatistics(positions, SumsAt(positions), statistics);
+  AddStatistics(positions, statistics);
   return statistics;
 }
 

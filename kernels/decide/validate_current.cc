@@ -10,6 +10,16 @@
 namespace sis {
 namespace {
 
+absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const float> log_probs,
+                                     uint32_t first_position) {
+  for (size_t i = 0; i < log_probs.size(); ++i) {
+    if (IsLogProb(log_probs[i])) continue;
+    return InvalidPosition(field, static_cast<uint32_t>(first_position + i),
+                           absl::StrCat(log_probs[i], " is not a log-prob of at most 1/64"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateGathered(std::span<const uint8_t> counts, const CurrentView& current,
                               uint32_t first_position) {
   size_t used = 0;
@@ -59,16 +69,6 @@ absl::Status ValidateCurrent(const BlockRange& behavior, const CurrentView& curr
   if (!status.ok()) return status;
   return current.reduced() ? ValidateReduced(current, first_position)
                            : ValidateGathered(behavior.counts, current, first_position);
-}
-
-absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const float> log_probs,
-                                     uint32_t first_position) {
-  for (size_t i = 0; i < log_probs.size(); ++i) {
-    if (IsLogProb(log_probs[i])) continue;
-    return InvalidPosition(field, static_cast<uint32_t>(first_position + i),
-                           absl::StrCat(log_probs[i], " is not a log-prob of at most 1/64"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace sis

@@ -247,6 +247,25 @@ HWY_INLINE SplitFixed UnitToFixed(Floats x) {
   return {hn::ShiftRight<16>(fixed), hn::And(fixed, hn::Set(Int32Tag(), 0xffff))};
 }
 
+// A fixed-point sum in 32-bit halves: enough for kMaxPositions positions, all lanes together.
+struct SplitSum {
+  static constexpr size_t kMaxPositions = 1024;
+
+  HWY_ALIGN int32_t high[kLanes] = {};
+  HWY_ALIGN int32_t low[kLanes] = {};
+
+  HWY_INLINE void Add(SplitFixed value) {
+    const Int32Tag di;
+    hn::Store(hn::Add(hn::Load(di, high), value.high), di, high);
+    hn::Store(hn::Add(hn::Load(di, low), value.low), di, low);
+  }
+  int64_t Total() const {
+    const Int32Tag di;
+    return (int64_t{hn::GetLane(hn::SumOfLanes(di, hn::Load(di, high)))} << 16) +
+           hn::GetLane(hn::SumOfLanes(di, hn::Load(di, low)));
+  }
+};
+
 using Uint64Tag = hn::RepartitionToWide<Uint32Tag>;
 using Uint64s = hn::Vec<Uint64Tag>;
 

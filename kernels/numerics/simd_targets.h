@@ -8,15 +8,16 @@
 // Sapphire Rapids add. Highway 1.0 has no names for the last two variants.
 #define SIS_VARIANTS_OF_AVX3 (HWY_AVX3_DL | 1LL << 6 | 1LL << 4)
 
-// Processors with SSSE3 but without SSE4 are too old. Each target takes long to compile, especially
-// under sanitizers. SIS_FEW_SIMD_TARGETS therefore keeps only the widest target and those of 128
-// bits.
+// Each target takes long to compile, especially under sanitizers. SIS_FEW_SIMD_TARGETS therefore
+// keeps only the widest target and the one of 128 bits.
 #ifdef SIS_FEW_SIMD_TARGETS
-#define HWY_DISABLED_TARGETS \
-  (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3 | HWY_AVX2 | HWY_SSSE3)
+#define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3 | HWY_AVX2)
 #else
-#define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3 | HWY_SSSE3)
+#define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3)
 #endif
 
-// Machines without vectors run the scalar code. Highway's emulation would take longest to compile.
-#define HWY_BROKEN_EMU128 1
+// Processors without SSE4 are too old. Otherwise Highway would compile a target without vectors,
+// because the compiler assumes SSE2 only.
+#ifdef __x86_64__
+#define HWY_BASELINE_TARGETS HWY_SSE4
+#endif

@@ -11,8 +11,9 @@
 
 namespace sis {
 
-// Returns x in units of 2^-30, truncated towards zero, after limiting x to [-64, 64]. x must not be
-// NaN.
+// Returns x in units of 2^-kFixedBits, truncated towards zero, after limiting x to [-64, 64]. x
+// must not be NaN.
+inline constexpr int kFixedBits = 30;
 SIS_HOST_DEVICE inline int64_t Fixed(float x) {
   x = x > 64.0f ? 64.0f : x;
   x = x < -64.0f ? -64.0f : x;

@@ -59,7 +59,7 @@ absl::Status PartStatistics::Add(const DecidedPart& part, RangeResult& into) {
       .advantages = input_.advantages.empty() ? input_.advantages
                                               : input_.advantages.subspan(part.offset, count)};
   Statistics statistics;
-  AddStatistics(positions, part.sums, statistics);
+  AddStatistics(positions, statistics);
   if (needs_modified_ratios_) {
     statistics.applied =
         SumsOf(positions, ModifiedRatios{view.modified_ratios, view.log_modified_ratios});

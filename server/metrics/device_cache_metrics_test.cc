@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/metrics/metric_families.h"
 
 namespace sis {

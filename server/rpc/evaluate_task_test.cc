@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/messages/step_message.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/rpc/ratio_service.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "kernels/block/pack.h"
-#include "kernels/decide/scalar_backend.h"
 #include "kernels/decide/simd_backend.h"
 #include "kernels/decide/statistics.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/testing/record_generator.h"
 
 namespace sis {
@@ -99,7 +99,7 @@ void Measure(Case& c, Workload& workload) {
                    .log_envelopes = part.envelopes,
                    .covered_masses = part.masses,
                    .acceptance_probabilities = part.probabilities},
-                  workload.sums, statistics);
+                  statistics);
   }
   const double positions = static_cast<double>(workload.parts.size()) * kPositions;
   c.nanoseconds.push_back((ThreadSeconds() - start) / positions * 1e9);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/testing/evaluate_at_once.h"
 #include "tests/fuzz/cache_with_one_record.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "kernels/cuda/testing/host_stage.h"
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/fetch/fetch.h"
 #include "server/metrics/metric_families.h"
 #include "server/testing/cache_fixture.h"

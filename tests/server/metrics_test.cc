@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "server/messages/step_message.h"
 #include "server/metrics/metric_families.h"
 #include "server/testing/cache_fixture.h"

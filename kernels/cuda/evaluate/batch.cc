@@ -70,9 +70,8 @@ size_t Batch::Take(const BackendRange& range, size_t first) {
   const BlockRange& behavior = range.behavior;
   const CurrentView& current = range.current;
   const OutputView& output = range.output;
-  // REDUCED reads few bytes of a block, so a copy of the whole block is not worth it.
-  const bool may_copy = behavior.tag != nullptr && !current.reduced();
-  const size_t copy_bytes = may_copy ? ResidentBlocks::CopyBytes(behavior.block.size()) : 0;
+  const size_t copy_bytes =
+      behavior.tag != nullptr ? ResidentBlocks::CopyBytes(behavior.block.size()) : 0;
   if (first == behavior.size() ||
       uploads_offset() + upload_bytes_ + copy_bytes + kRangeBytes + kMaxTileBytes >
           input_capacity_ ||
@@ -80,12 +79,11 @@ size_t Batch::Take(const BackendRange& range, size_t first) {
     return 0;
   }
   const size_t old_uploads = blocks_.uploads().size();
-  const std::optional<size_t> copy = blocks_.Find(behavior.block, behavior.tag, may_copy);
+  const std::optional<size_t> copy = blocks_.Find(behavior.block, behavior.tag);
   if (blocks_.uploads().size() > old_uploads) upload_bytes_ += copy_bytes;
 
   const size_t log_prob_bytes = behavior.encoding == BlockEncoding::kFixed16 ? 2 : sizeof(float);
-  const size_t slot_bytes =
-      current.reduced() ? 0 : sizeof(float) + (copy.has_value() ? 0 : log_prob_bytes);
+  const size_t slot_bytes = sizeof(float) + (copy.has_value() ? 0 : log_prob_bytes);
   const auto number = static_cast<uint32_t>(ranges_.size());
   size_t input_end = uploads_offset() + upload_bytes_ + kRangeBytes;
   size_t output_end = output_bytes() + kRangeBytes;
@@ -115,19 +113,14 @@ size_t Batch::Take(const BackendRange& range, size_t first) {
     if (!copy.has_value()) return StageInput(array);
     return *copy + static_cast<size_t>(std::as_bytes(array).data() - behavior.block.data());
   };
-  if (current.reduced()) {
-    staged.log_envelopes = StageInput(current.log_envelopes.subspan(first, count));
-    staged.covered_masses = StageInput(current.covered_masses.subspan(first, count));
-  } else {
-    const size_t first_slot = SumOf(behavior.counts.first(first));
-    staged.log_probs =
-        place(std::span(behavior.log_probs + log_prob_bytes * first_slot, log_prob_bytes * slots));
-    if (!behavior.multipliers.empty()) {
-      staged.multipliers = place(behavior.multipliers.subspan(first, count));
-    }
-    staged.counts = place(behavior.counts.subspan(first, count));
-    staged.current_log_probs = StageInput(current.log_probs.subspan(first_slot, slots));
+  const size_t first_slot = SumOf(behavior.counts.first(first));
+  staged.log_probs =
+      place(std::span(behavior.log_probs + log_prob_bytes * first_slot, log_prob_bytes * slots));
+  if (!behavior.multipliers.empty()) {
+    staged.multipliers = place(behavior.multipliers.subspan(first, count));
   }
+  staged.counts = place(behavior.counts.subspan(first, count));
+  staged.current_log_probs = StageInput(current.log_probs.subspan(first_slot, slots));
   staged.ranks = place(behavior.ranks.subspan(first, count));
   staged.sampled_log_probs = place(behavior.sampled_log_probs.subspan(first, count));
   staged.current_sampled_log_probs = StageInput(current.sampled_log_probs.subspan(first, count));
@@ -175,7 +168,6 @@ BatchView Batch::View(const std::byte* input, const std::byte* resident, std::by
   return {
       .top_k = std::min(parameters_.top_k, kMaxBlockSlots),
       .draw = parameters_.draw,
-      .total_variation = parameters_.total_variation,
       .tile_count = static_cast<uint32_t>(tiles_.size()),
       .tiles = reinterpret_cast<const StagedTile*>(input + tiles_offset()),
       .ranges = reinterpret_cast<const StagedRange*>(input + ranges_offset()),

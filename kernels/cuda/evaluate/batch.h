@@ -25,7 +25,7 @@ class Batch {
   // Maximum bytes in the input or the output, without uploads: for a range without its positions;
   // for a tile, in the input without log-probs at slots, and with them.
   static constexpr size_t kRangeBytes = 1024;
-  static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 20;
+  static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 12;
   static constexpr size_t kTileOutputBytes = kTilePositions * 28;
   static constexpr size_t kMaxTileBytes =
       kTileInputBytes + kTilePositions * kMaxBlockSlots * 2 * sizeof(float);
@@ -38,8 +38,8 @@ class Batch {
   // Starts again, empty. Abandons the previous use of resident memory unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Adds positions of the range from `first` on, tile by tile, and returns their number. Returns 0
-  // if perhaps none fit, or if there are none.
+  // Adds positions of the range, which must be GATHERED, from `first` on, tile by tile, and returns
+  // their number. Returns 0 if perhaps none fit, or if there are none.
   size_t Take(const BackendRange& range, size_t first);
 
   bool empty() const { return tiles_.empty(); }

@@ -27,17 +27,14 @@ struct StagedRange {
   uint32_t sums;  // index among the batch's sums
   BlockEncoding encoding;
   bool resident;  // the BlockRange's five arrays are in resident memory, not in the input
-  // REDUCED reads only ranks and sampled log-probs.
-  uint64_t log_probs = kAbsent;
+  uint64_t log_probs;
   uint64_t multipliers = kAbsent;  // of kFixed16
-  uint64_t counts = kAbsent;
+  uint64_t counts;
   uint64_t ranks;
   uint64_t sampled_log_probs;
-  // Input: the arrays of CurrentView.
+  // Input: the arrays of CurrentView, in the GATHERED form.
   uint64_t current_sampled_log_probs;
-  uint64_t current_log_probs = kAbsent;
-  uint64_t log_envelopes = kAbsent;
-  uint64_t covered_masses = kAbsent;
+  uint64_t current_log_probs;
   // Output, [count] each.
   uint64_t decisions;
   uint64_t acceptance_probabilities = kAbsent;
@@ -68,7 +65,6 @@ static_assert(sizeof(SumFields) == sizeof(Sums));
 struct BatchView {
   int top_k;
   uint64_t draw;
-  bool total_variation;
   uint32_t tile_count;
   const StagedTile* tiles;
   const StagedRange* ranges;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/evaluate/staged_backend.h"
 #include "kernels/cuda/evaluate/tuning.h"
 #include "kernels/cuda/residency/device_blocks.h"
+#include "kernels/decide/simd_backend.h"
 
 namespace sis::cuda {
 
@@ -29,7 +30,7 @@ absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend> fallba
   }
   auto backend = std::make_unique<const StagedBackend>(
       "cuda/" + *device, std::move(stages), std::move(fallback), std::move(cache.memory));
-  if (absl::Status status = SelfCheck(*backend); !status.ok()) return status;
+  if (absl::Status status = SelfCheck(*backend, SimdBackend()); !status.ok()) return status;
   return CudaBackend{std::move(backend), std::move(cache.description)};
 }
 

@@ -17,7 +17,7 @@ struct CudaBackend {
 };
 
 // Returns a backend on CUDA's default device. Allocates all of its memory, and compares a few
-// evaluated positions with the scalar backend. If the device fails later, `fallback` takes over
+// evaluated positions with the CPU's backend. If the device fails later, `fallback` takes over
 // (kernels/cuda/evaluate/staged_backend.h). Returns an error with CUDA's name for it if there is no
 // device, no memory or no code for the device, if the bytes differ, or if this build has no CUDA.
 // If only the device cache lacks memory, the backend works without a cache.

@@ -74,7 +74,7 @@ SIS_HOST_DEVICE inline void Prepare(const BatchView& batch, uint32_t block, int 
   const StagedTile& staged = batch.tiles[number];
   const StagedRange& range = batch.ranges[staged.range];
   const uint32_t index = staged.first + static_cast<uint32_t>(lane);
-  if (range.counts == kAbsent || index >= range.count) return;
+  if (index >= range.count) return;
   reinterpret_cast<uint8_t*>(scratch.counts[tile])[lane] =
       Load<uint8_t>(RecordedBytes(batch, range), range.counts, index);
 }
@@ -90,58 +90,39 @@ SIS_HOST_DEVICE inline uint32_t SlotsBefore(const uint32_t* counts, int lane) {
   return (halves & 0xffff) + (halves >> 16);
 }
 
-// Results over the slots of one position.
-struct SlotSums {
-  SlotsResult slots;
-  float total_variation;
-};
-
-template <bool kTotalVariation>
-struct SlotAccumulator {
-  EnvelopeAccumulator envelope;
-  TotalVariationAccumulator total_variation;
-
-  // Adds slots [first, end). Loads several before using the first, to hide the memory's latency.
-  template <class Behavior>
-  SIS_HOST_DEVICE void Add(const Behavior& behavior, const float* current, int first, int end) {
-    for (int slot = first; slot < end; slot += kSlotsAhead) {
-      float behavior_log_probs[kSlotsAhead];
-      float current_log_probs[kSlotsAhead];
-      for (int i = 0; i < kSlotsAhead; ++i) {
-        const bool there = slot + i < end;
-        behavior_log_probs[i] = there ? behavior(slot + i) : kMinusInfinity;
-        current_log_probs[i] = there ? current[slot + i] : kMinusInfinity;
-      }
-      for (int i = 0; i < kSlotsAhead; ++i) {
-        envelope.Add(behavior_log_probs[i], current_log_probs[i]);
-        if (kTotalVariation) total_variation.Add(behavior_log_probs[i], current_log_probs[i]);
-      }
+// Adds slots [first, end). Loads several before using the first, to hide the memory's latency.
+template <class Behavior>
+SIS_HOST_DEVICE void AddSlots(const Behavior& behavior, const float* current, int first, int end,
+                              EnvelopeAccumulator& accumulator) {
+  for (int slot = first; slot < end; slot += kSlotsAhead) {
+    float behavior_log_probs[kSlotsAhead];
+    float current_log_probs[kSlotsAhead];
+    for (int i = 0; i < kSlotsAhead; ++i) {
+      const bool there = slot + i < end;
+      behavior_log_probs[i] = there ? behavior(slot + i) : kMinusInfinity;
+      current_log_probs[i] = there ? current[slot + i] : kMinusInfinity;
+    }
+    for (int i = 0; i < kSlotsAhead; ++i) {
+      accumulator.Add(behavior_log_probs[i], current_log_probs[i]);
     }
   }
-};
-
-template <bool kTotalVariation, class Behavior>
-SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const float* current, int count,
-                                         int top_k) {
-  const int used = top_k < count ? top_k : count;
-  SlotAccumulator<kTotalVariation> accumulator;
-  accumulator.Add(behavior, current, 0, used);
-  const Envelope envelope = accumulator.envelope.Finish();
-  const float total_variation = accumulator.total_variation.Finish();
-  // Slots beyond k must only be valid.
-  accumulator.Add(behavior, current, used, count);
-  return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
-// Returns the sums of position `index` of the range, whose slots begin at `first_slot`.
-template <bool kTotalVariation>
-SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedRange& range, size_t index,
-                                 uint32_t first_slot) {
-  if (range.log_envelopes != kAbsent) {
-    return {SlotsOfReduced(Load<float>(batch.input, range.log_envelopes, index),
-                           Load<float>(batch.input, range.covered_masses, index)),
-            0.0f};
-  }
+template <class Behavior>
+SIS_HOST_DEVICE SlotsResult AccumulateSlots(const Behavior& behavior, const float* current,
+                                            int count, int top_k) {
+  const int used = top_k < count ? top_k : count;
+  EnvelopeAccumulator accumulator;
+  AddSlots(behavior, current, 0, used, accumulator);
+  const Envelope envelope = accumulator.Finish();
+  // Slots beyond k must only be valid.
+  AddSlots(behavior, current, used, count, accumulator);
+  return {envelope, accumulator.valid()};
+}
+
+// Returns the results over the slots of position `index` of the range, which begin at `first_slot`.
+SIS_HOST_DEVICE inline SlotsResult SlotsAt(const BatchView& batch, const StagedRange& range,
+                                           size_t index, uint32_t first_slot) {
   const std::byte* recorded = RecordedBytes(batch, range);
   const std::byte* log_probs = recorded + range.log_probs;
   const float* current =
@@ -150,20 +131,18 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedRange& rang
   if (range.encoding == BlockEncoding::kFixed16) {
     const uint16_t* codes = reinterpret_cast<const uint16_t*>(log_probs) + first_slot;
     const uint32_t multiplier = Load<uint8_t>(recorded, range.multipliers, index);
-    return AccumulateSlots<kTotalVariation>(
-        [=](int slot) { return Fixed16(codes[slot], multiplier); }, current, count, batch.top_k);
+    return AccumulateSlots([=](int slot) { return Fixed16(codes[slot], multiplier); }, current,
+                           count, batch.top_k);
   }
   const float* values = reinterpret_cast<const float*>(log_probs) + first_slot;
-  return AccumulateSlots<kTotalVariation>([=](int slot) { return values[slot]; }, current, count,
-                                          batch.top_k);
+  return AccumulateSlots([=](int slot) { return values[slot]; }, current, count, batch.top_k);
 }
 
 // Writes the results of position `index`, and returns its addends of the sums.
-template <bool kTotalVariation>
-SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedRange& range,
-                                      size_t index, uint32_t first_slot, uint32_t uniform) {
+SIS_HOST_DEVICE inline Sums EvaluatePosition(const BatchView& batch, const StagedRange& range,
+                                             size_t index, uint32_t first_slot, uint32_t uniform) {
   Sums sums;
-  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, range, index, first_slot);
+  const SlotsResult slots = SlotsAt(batch, range, index, first_slot);
   const float current_sampled = Load<float>(batch.input, range.current_sampled_log_probs, index);
   if (!IsValid(current_sampled, slots)) {
     sums.invalid = 1;
@@ -183,14 +162,12 @@ SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedRange&
   Store(batch, range.output_log_envelopes, index, slots.envelope.log_envelope);
   Store(batch, range.output_covered_masses, index, slots.envelope.covered_mass);
   AddPosition(result, slots.envelope, sums);
-  if (kTotalVariation) sums.total_variation = Fixed(total_variation);
   return sums;
 }
 
-// Step 2: evaluates the thread's position, if it has one. kTotalVariation is that of the batch.
-template <bool kTotalVariation>
-SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
-                                    ThreadBlockScratch& scratch) {
+// Step 2: evaluates the thread's position, if it has one.
+SIS_HOST_DEVICE inline void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
+                                           ThreadBlockScratch& scratch) {
   const int tile = thread / kTilePositions;
   const int lane = thread % kTilePositions;
   const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
@@ -201,9 +178,9 @@ SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int 
   Sums sums;
   if (index < range.count) {
     const uint32_t quad_lane = (range.first_position + staged.first) % 4;
-    sums = EvaluatePosition<kTotalVariation>(
-        batch, range, index, staged.first_slot + SlotsBefore(scratch.counts[tile], lane),
-        scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
+    sums = EvaluatePosition(batch, range, index,
+                            staged.first_slot + SlotsBefore(scratch.counts[tile], lane),
+                            scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
   }
   const auto fields = std::bit_cast<SumFields>(sums);
   for (int field = 0; field < kSumFields; ++field) {

@@ -12,14 +12,13 @@ struct AtomicAdd {
   }
 };
 
-template <bool kTotalVariation>
 __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
     Evaluate(const __grid_constant__ BatchView batch) {
   __shared__ ThreadBlockScratch scratch;
   const auto thread = static_cast<int>(threadIdx.x);
   Prepare(batch, blockIdx.x, thread, scratch);
   __syncthreads();
-  EvaluateThread<kTotalVariation>(batch, blockIdx.x, thread, scratch);
+  EvaluateThread(batch, blockIdx.x, thread, scratch);
   __syncthreads();
   AddSums(batch, blockIdx.x, thread, scratch, AtomicAdd());
 }
@@ -27,8 +26,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
 }  // namespace
 
 cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
-  const auto kernel = batch.total_variation ? Evaluate<true> : Evaluate<false>;
-  kernel<<<ThreadBlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
+  Evaluate<<<ThreadBlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
   return cudaGetLastError();
 }
 

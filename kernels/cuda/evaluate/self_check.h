@@ -1,4 +1,4 @@
-// Checks that a backend gives the same bytes as the scalar backend. Runs before a device is used.
+// Checks that a backend gives the same bytes as another. Runs before a device is used.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,9 +6,9 @@
 
 namespace sis::cuda {
 
-// Evaluates a few hundred positions of a block in each encoding and in both forms: staged, copied
-// to resident memory, and read there. Returns an error of the stages, or Internal if a byte
-// differs.
-absl::Status SelfCheck(const StagedBackend& backend);
+// Evaluates a few hundred positions of a block in each encoding: staged, copied to resident memory,
+// and read there. Returns an error of the stages, or Internal if a byte differs from those of
+// `reference`.
+absl::Status SelfCheck(const StagedBackend& backend, const Backend& reference);
 
 }  // namespace sis::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/evaluate/staged_backend.h"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
@@ -99,7 +100,11 @@ ResidentBlocksStats StagedBackend::resident_blocks() const {
 
 void StagedBackend::Evaluate(const EvaluateParameters& parameters,
                              std::span<const BackendRange> ranges) const {
-  if (!failed_ && parameters.prefix_curve.empty()) {
+  const bool for_device = parameters.prefix_curve.empty() && !parameters.total_variation &&
+                          std::ranges::none_of(ranges, [](const BackendRange& range) {
+                            return range.current.reduced();
+                          });
+  if (!failed_ && for_device) {
     const absl::Status status = TryEvaluate(parameters, ranges);
     if (status.ok()) return;
     if (!failed_.exchange(true)) {

@@ -24,7 +24,8 @@ using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 
 // If a stage fails, the fallback evaluates that call and all later ones, and one line is logged to
 // stderr. Sums are changed, and calls return, only with complete results (docs/decisions.md, 13).
-// The fallback also evaluates calls with a prefix curve.
+// The fallback also evaluates calls in the REDUCED form, where a device has nothing to do, and
+// those that want a total variation or a prefix curve.
 class StagedBackend final : public Backend {
  public:
   // Runs one call per pair concurrently; further calls wait. Keeps blocks with a tag in `memory`,
@@ -41,8 +42,8 @@ class StagedBackend final : public Backend {
   size_t values_per_call() const override { return kValuesPerCall; }
   ResidentBlocksStats resident_blocks() const override;
 
-  // Like Evaluate, without the fallback and without prefix curves. After an error outputs are
-  // undefined, and sums unchanged.
+  // Like Evaluate, without the fallback and what it does. After an error outputs are undefined, and
+  // sums unchanged.
   absl::Status TryEvaluate(const EvaluateParameters& parameters,
                            std::span<const BackendRange> ranges) const;
 

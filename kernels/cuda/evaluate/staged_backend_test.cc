@@ -19,7 +19,7 @@
 #include "kernels/block/pack.h"
 #include "kernels/cuda/evaluate/self_check.h"
 #include "kernels/cuda/testing/host_stage.h"
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
 
@@ -80,7 +80,7 @@ struct LongCall {
     return output;
   }
 
-  EvaluateParameters parameters{.top_k = 43, .draw = 0, .total_variation = true};
+  EvaluateParameters parameters{.top_k = 43, .draw = 0};
   std::optional<Packed> packed;
 
  private:
@@ -149,7 +149,7 @@ TEST(StagedBackend, CutsLongRanges) {
   const Positions positions = RandomPositions(random, kMaxPairTokens, 30'000);
   for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
     const Packed packed(positions, 5, {.encoding = encoding});
-    const EvaluateParameters parameters{.top_k = 50, .draw = 3, .total_variation = true};
+    const EvaluateParameters parameters{.top_k = 50, .draw = 3};
     const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, packed);
     ASSERT_EQ(expected.sums.invalid, 0);
     Plan plan;
@@ -279,7 +279,7 @@ TEST(StagedBackend, AFailureLeavesSumsAlone) {
 // A device that returns wrong bytes.
 class WrongStage final : public HostStage {
  public:
-  enum class Where { kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced };
+  enum class Where { kDecisions, kSums, kDecisionsOfFixed16 };
   explicit WrongStage(Where where) : where_(where) {}
 
   absl::Status Start(const Batch& batch) override {
@@ -289,7 +289,6 @@ class WrongStage final : public HostStage {
     if (where_ == Where::kDecisionsOfFixed16 && first.encoding != BlockEncoding::kFixed16) {
       return status;
     }
-    if (where_ == Where::kDecisionsOfReduced && first.log_envelopes == kAbsent) return status;
     bytes[where_ == Where::kSums ? batch.sums_offset() : 0] ^= std::byte{3};
     return status;
   }
@@ -299,13 +298,14 @@ class WrongStage final : public HostStage {
 };
 
 TEST(SelfCheck, SeesWrongBytes) {
-  EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>())).ok());
+  EXPECT_TRUE(
+      SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>()), ScalarBackend()).ok());
   using enum WrongStage::Where;
-  for (const WrongStage::Where where :
-       {kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced}) {
+  for (const WrongStage::Where where : {kDecisions, kSums, kDecisionsOfFixed16}) {
     const auto wrong =
         OnStages("cuda/wrong", [&](auto*) { return std::make_unique<WrongStage>(where); });
-    EXPECT_EQ(SelfCheck(*wrong).message(), "the result differs from the scalar backend's");
+    EXPECT_EQ(SelfCheck(*wrong, ScalarBackend()).message(),
+              "the device gives other bytes than the CPU");
   }
 }
 
@@ -325,13 +325,14 @@ class ForgetfulStage final : public HostStage {
 
 TEST(SelfCheck, SeesBlocksThatDoNotStay) {
   EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>(), 2,
-                                             ResidentBlocks::kSlabBytes, When::kInAThread))
+                                             ResidentBlocks::kSlabBytes, When::kInAThread),
+                        ScalarBackend())
                   .ok());
   const auto make_stage = [](HostResidentMemory* memory) {
     return std::make_unique<ForgetfulStage>(memory);
   };
-  EXPECT_EQ(SelfCheck(*OnStages("cuda/wrong", make_stage, 2)).message(),
-            "the result differs from the scalar backend's");
+  EXPECT_EQ(SelfCheck(*OnStages("cuda/wrong", make_stage, 2), ScalarBackend()).message(),
+            "the device gives other bytes than the CPU");
 }
 
 }  // namespace

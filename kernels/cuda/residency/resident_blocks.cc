@@ -65,7 +65,7 @@ std::optional<ResidentBlocks::Location> ResidentBlocks::MakeSpace(size_t bytes, 
 }
 
 std::optional<size_t> ResidentBlocks::Use::Find(std::span<const std::byte> block,
-                                                const BlockTag* tag, bool make) {
+                                                const BlockTag* tag) {
   if (resident_ == nullptr || tag == nullptr) {
     passed_ = 0;
     return std::nullopt;
@@ -79,7 +79,7 @@ std::optional<size_t> ResidentBlocks::Use::Find(std::span<const std::byte> block
     // Another batch makes the copy, which may be incomplete.
     const uint64_t maker = resident_->At(*location).maker;
     if (maker != 0 && maker != batch_) location.reset();
-  } else if (make && passed_ != tag->name()) {
+  } else if (passed_ != tag->name()) {
     // Consecutive ranges of a block count as one read, so the copy is tried once.
     location = resident_->MakeSpace(CopyBytes(block.size()), *tag, batch_);
     made = location.has_value();

@@ -110,9 +110,9 @@ class ResidentBlocks::Use {
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
 
-  // Returns the offset of a copy of `block` in the memory, if there is one or, with `make`, this
-  // batch can make one. A tag must always name the same block. Blocks without a tag get no copy.
-  std::optional<size_t> Find(std::span<const std::byte> block, const BlockTag* tag, bool make);
+  // Returns the offset of a copy of `block` in the memory, if there is one or this batch can make
+  // one. A tag must always name the same block. Blocks without a tag get no copy.
+  std::optional<size_t> Find(std::span<const std::byte> block, const BlockTag* tag);
 
   // A copy to make before the batch runs.
   struct Upload {

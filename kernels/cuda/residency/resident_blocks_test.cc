@@ -25,8 +25,8 @@ struct NamedBlock {
   BlockTag tag;
 };
 
-std::optional<size_t> Find(ResidentBlocks::Use& use, const NamedBlock& block, bool make = true) {
-  return use.Find(block.bytes, &block.tag, make);
+std::optional<size_t> Find(ResidentBlocks::Use& use, const NamedBlock& block) {
+  return use.Find(block.bytes, &block.tag);
 }
 
 class ResidentBlocksTest : public testing::Test {
@@ -127,8 +127,7 @@ TEST_F(ResidentBlocksTest, BlocksWithoutATagOrLargerThanASlabAreNotKept) {
   const NamedBlock large(kSlab + 1);
   const NamedBlock block;
   EXPECT_EQ(Find(use, large), std::nullopt);
-  EXPECT_EQ(use.Find(block.bytes, nullptr, true), std::nullopt);
-  EXPECT_EQ(Find(use, block, false), std::nullopt);
+  EXPECT_EQ(use.Find(block.bytes, nullptr), std::nullopt);
   EXPECT_EQ(resident.stats().copies, 0);
   EXPECT_EQ(resident.stats().used_bytes, 0);
   ResidentBlocks::Use without(nullptr);
@@ -210,7 +209,7 @@ TEST_F(ResidentBlocksTest, OffsetsHoldTheCopiedBlocks) {
     auto& block = blocks[random() % blocks.size()];
     switch (random() % 8) {
       default: {
-        const auto location = Find(batch.use, *block, random() % 4 != 0);
+        const auto location = Find(batch.use, *block);
         if (!location.has_value()) break;
         ASSERT_LE(*location + block->bytes.size(), kSlabs * kSlab);
         ASSERT_EQ(*location % ResidentBlocks::kAlignment, 0);

@@ -19,7 +19,7 @@
 #include "kernels/cuda/evaluate/device.h"
 #include "kernels/cuda/testing/bandwidth_report.h"
 #include "kernels/cuda/testing/device_trap.h"
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"

@@ -31,11 +31,7 @@ inline void RunBlocksOnHost(const BatchView& batch) {
       Prepare(batch, block, thread, scratch);
     }
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
-      if (batch.total_variation) {
-        EvaluateThread<true>(batch, block, thread, scratch);
-      } else {
-        EvaluateThread<false>(batch, block, thread, scratch);
-      }
+      EvaluateThread(batch, block, thread, scratch);
     }
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
       AddSums(batch, block, thread, scratch, add);

@@ -100,10 +100,9 @@ class Resident final : public ResidentBatch {
       }
       for (uint32_t i = 0; i < range_count; ++i) {
         StagedRange range = view.ranges[i];
-        for (uint64_t* offset :
-             {&range.log_probs, &range.multipliers, &range.counts, &range.ranks,
-              &range.sampled_log_probs, &range.current_sampled_log_probs, &range.current_log_probs,
-              &range.log_envelopes, &range.covered_masses}) {
+        for (uint64_t* offset : {&range.log_probs, &range.multipliers, &range.counts, &range.ranks,
+                                 &range.sampled_log_probs, &range.current_sampled_log_probs,
+                                 &range.current_log_probs}) {
           move(*offset, copy * stride);
         }
         for (uint64_t* offset : {&range.decisions, &range.acceptance_probabilities,

@@ -1,11 +1,41 @@
-#include "kernels/decide/scalar_backend.h"
+#include "kernels/testing/scalar_backend.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/numerics/philox.h"
 
 namespace sis {
 namespace {
+
+// Returns the results over the slots, as the REDUCED form gives them.
+SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
+  return {{Flush(log_envelope), covered_mass},
+          log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};
+}
+
+// Computes half the L1 distance of the two policies on V_k. Slots are added most probable first.
+struct TotalVariationAccumulator {
+  float l1_distance = 0.0f;
+
+  // See EnvelopeAccumulator::Add.
+  void Add(float behavior_log_prob, float current_log_prob) {
+    if (behavior_log_prob == kMinusInfinity || !IsLogProb(current_log_prob)) return;
+    const float difference = Exp32(current_log_prob) - Exp32(behavior_log_prob);
+    l1_distance = l1_distance + (difference < 0.0f ? -difference : difference);
+  }
+  // Returns at most 1, although both masses may be slightly larger.
+  float Finish() const {
+    const float half = 0.5f * l1_distance;
+    return half < 1.0f ? half : 1.0f;
+  }
+};
+
+// Adds a scored position to a point of the prefix curve. `envelope` is over the point's k slots.
+void AddPrefix(Envelope envelope, PrefixSums& sums) {
+  sums.residual_mass += Fixed(ResidualMass(envelope));
+  sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
+}
 
 // Evaluates the slots of position i. `used` is the index of its first slot among the used slots of
 // all positions. Adds the sums that need slots: the curve and the total variation.
