@@ -15,7 +15,8 @@ namespace sis {
 // The sums at one point of the prefix curve: with only k slots.
 struct PrefixPointSums {
   int64_t positions = 0;
-  PrefixSums sums;
+  int64_t residual_mass = 0;
+  int64_t expected_acceptance = 0;
 
   PrefixPointSums& operator+=(const PrefixPointSums& other) { return AddEach(other, *this); }
 };

@@ -36,13 +36,6 @@ void Add(const Evaluated& evaluated, RunTotals& totals) {
 
 }  // namespace
 
-PrefixTotals& PrefixTotals::operator+=(const PrefixPointSums& point) {
-  positions += static_cast<double>(point.positions);
-  residual_mass += FromFixed(point.sums.residual_mass);
-  expected_acceptance += FromFixed(point.sums.expected_acceptance);
-  return *this;
-}
-
 void RunCounters::AddEvaluated(const Evaluated& evaluated) {
   Count([&](RunTotals& totals) { Add(evaluated, totals); });
   WriterLock lock(mutex_);

@@ -16,40 +16,32 @@
 #include "kernels/decide/statistics.h"
 #include "server/cache/ages.h"
 #include "server/cache/evaluated.h"
-#include "server/cache/long_sums.h"
 #include "server/cache/missing.h"
 #include "server/cache/step_ledger.h"
+#include "server/cache/total.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
 
-struct PrefixTotals {
-  double positions = 0;
-  double residual_mass = 0;
-  double expected_acceptance = 0;
-
-  PrefixTotals& operator+=(const PrefixPointSums& point);
-};
-
 // In float64, because the totals outgrow the fixed point of one step's sums.
 struct RunTotals {
   // Over evaluated positions, once per draw.
-  LongSums sums;
+  Total<Sums> sums;
   // Sums of log M where it is positive, and of -log M where it is negative. Two sums, because a
   // counter must not fall.
   double positive_log_envelope = 0;
   double negative_log_envelope = 0;
   // Over scored positions; see Statistics.
-  std::array<AgeTotals, kAgeClasses.size()> ages = {};
+  std::array<Total<AgeSums>, kAgeClasses.size()> ages = {};
   BucketCounts<kPowerBounds> abs_log_ratio_counts = {};
   BucketCounts<kPowerBounds> log_envelope_counts = {};
   BucketCounts<kPowerBounds> residual_mass_counts = {};
   BucketCounts<kAcceptanceBounds> acceptance_probability_counts = {};
   std::array<int64_t, kRatioBounds.size()> ratios_beyond = {};
   // By name: "plain", "clipped", "applied", and the observed corrections.
-  std::map<std::string, CorrectionTotals> corrections = {
+  std::map<std::string, Total<CorrectionSums>> corrections = {
       {"plain", {}}, {"clipped", {}}, {"applied", {}}};
-  std::map<int, PrefixTotals> prefix_curve;  // by k; at most kPrefixPointsCounted
+  std::map<int, Total<PrefixPointSums>> prefix_curve;  // by k; at most kPrefixPointsCounted
   // Positions that were evaluated but left out of a step's totals.
   StepLedger::Uncounted uncounted;
   double ingested_positions = 0;

@@ -5,10 +5,15 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+
 namespace sis {
 namespace {
 
 using Range = StepLedger::Range;
+// In ascending order. Ranges are disjoint, and neighbours are merged.
+using Ranges = absl::InlinedVector<Range, 4>;
+using RangeMap = absl::btree_map<uint32_t, uint32_t>;  // the same, first position -> end
 
 int64_t PositionsIn(std::span<const Range> ranges) {
   int64_t positions = 0;
@@ -16,11 +21,27 @@ int64_t PositionsIn(std::span<const Range> ranges) {
   return positions;
 }
 
-// Returns the ranges in ascending order, with touching ones merged.
-std::vector<Range> Merged(std::vector<Range> ranges) {
-  std::ranges::sort(ranges, {}, &Range::first);
-  std::vector<Range> merged;
+// Returns the positions of `ranges` that are in none of `others`.
+Ranges Without(std::span<const Range> ranges, std::span<const Range> others) {
+  Ranges left;
+  auto other = others.begin();
   for (const Range& range : ranges) {
+    uint32_t next = range.first;
+    while (other != others.end() && other->end <= next) ++other;
+    for (auto cut = other; cut != others.end() && cut->first < range.end; ++cut) {
+      if (next < cut->first) left.push_back({next, cut->first});
+      next = cut->end;
+    }
+    if (next < range.end) left.push_back({next, range.end});
+  }
+  return left;
+}
+
+Ranges Union(std::span<const Range> a, std::span<const Range> b) {
+  Ranges sorted;
+  std::ranges::merge(a, b, std::back_inserter(sorted), {}, &Range::first, &Range::first);
+  Ranges merged;
+  for (const Range& range : sorted) {
     if (!merged.empty() && merged.back().end >= range.first) {
       merged.back().end = std::max(merged.back().end, range.end);
     } else {
@@ -30,105 +51,50 @@ std::vector<Range> Merged(std::vector<Range> ranges) {
   return merged;
 }
 
-// Returns the parts of `range` that are in none of `others`, which are in ascending order.
-std::vector<Range> Without(std::span<const Range> others, const Range& range) {
-  std::vector<Range> parts;
-  uint32_t next = range.first;
-  const auto first = std::ranges::upper_bound(others, range.first, {}, &Range::end);
-  for (auto other = first; other != others.end() && other->first < range.end; ++other) {
-    if (next < other->first) parts.push_back({next, other->first});
-    next = other->end;
-  }
-  if (next < range.end) parts.push_back({next, range.end});
-  return parts;
-}
-
-// Returns the intersection of `a` and `b`, which are in ascending order.
-std::vector<Range> Common(std::span<const Range> a, std::span<const Range> b) {
-  std::vector<Range> parts;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    const Range part{std::max(a[i].first, b[j].first), std::min(a[i].end, b[j].end)};
-    if (part.first < part.end) parts.push_back(part);
-    ++(a[i].end < b[j].end ? i : j);
-  }
-  return parts;
-}
-
-// Returns the complete ranges that share positions with `range`.
-std::vector<Range> Overlapping(const absl::btree_map<uint32_t, uint32_t>& ranges,
-                               const Range& range) {
-  std::vector<Range> overlapping;
+// Returns the ranges that overlap `range` or touch it.
+Ranges Near(const RangeMap& ranges, const Range& range) {
+  Ranges near;
   auto next = ranges.upper_bound(range.first);
-  if (next != ranges.begin() && std::prev(next)->second > range.first) --next;
-  for (; next != ranges.end() && next->first < range.end; ++next) {
-    overlapping.push_back({next->first, next->second});
+  if (next != ranges.begin() && std::prev(next)->second >= range.first) --next;
+  for (; next != ranges.end() && next->first <= range.end; ++next) {
+    near.push_back({next->first, next->second});
   }
-  return overlapping;
+  return near;
+}
+
+void Replace(std::span<const Range> before, std::span<const Range> after, RangeMap& ranges) {
+  for (const Range& range : before) ranges.erase(range.first);
+  for (const Range& range : after) ranges.insert({range.first, range.end});
 }
 
 }  // namespace
 
 StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Range range,
                                       std::span<const Range> masked) {
+  const Ranges unmasked = Without({&range, 1}, masked);
   WriterLock lock(mutex_);
   CountedStep* const step = Open(draw);
-  if (step == nullptr) {
-    return {.fresh = {}, .uncounted = PositionsIn(Without(masked, range))};
+  if (step == nullptr) return {.fresh = {}, .uncounted = PositionsIn(unmasked)};
+  RangeMap& all_counted = step->counted_ranges[sequence_key];
+  RangeMap& all_masked = step->masked_ranges[sequence_key];
+  const Ranges counted = Near(all_counted, range), counted_now = Union(counted, unmasked);
+  const Ranges only_masked = Near(all_masked, range);
+  const Ranges only_masked_now = Without(Union(only_masked, masked), counted_now);
+  const Ranges fresh = Without(unmasked, counted);
+  const auto added = static_cast<int64_t>(counted_now.size() + only_masked_now.size()) -
+                     static_cast<int64_t>(counted.size() + only_masked.size());
+  const bool has_room = MakeRoom(*step, added);
+  if (has_room) {
+    Replace(counted, counted_now, all_counted);
+    Replace(only_masked, only_masked_now, all_masked);
+    step->sequences = static_cast<int64_t>(step->counted_ranges.size());
+  } else if (all_counted.empty() && all_masked.empty()) {
+    step->counted_ranges.erase(sequence_key);
   }
-  CountedStep& entry = *step;
-  Ranges& evaluated = entry.evaluated_ranges[sequence_key];
-  // Finds the ranges that touch `range`, from the last one that begins no later on.
-  auto first = evaluated.upper_bound(range.first);
-  if (first != evaluated.begin() && std::prev(first)->second >= range.first) --first;
-  Claimed claimed;
-  Range whole = range;
-  uint32_t next = range.first;  // all positions before it are evaluated, or fresh already
-  auto last = first;
-  int64_t added = 1;
-  for (; last != evaluated.end() && last->first <= range.end; ++last, --added) {
-    if (next < last->first) claimed.fresh.push_back({next, last->first});
-    next = std::max(next, last->second);
-    whole = {std::min(whole.first, last->first), std::max(whole.end, last->second)};
-  }
-  if (next < range.end) claimed.fresh.push_back({next, range.end});
-  const bool evaluates_more = !claimed.fresh.empty();
-
-  const auto held = entry.masked_ranges.find(sequence_key);
-  std::vector<Range> still_masked;
-  int64_t masked_before = 0;  // ranges
-  if (!masked.empty() || held != entry.masked_ranges.end()) {
-    const std::vector<Range> unmasked = Without(masked, range);
-    std::vector<Range> before;
-    if (held != entry.masked_ranges.end()) before = Overlapping(held->second, range);
-    masked_before = static_cast<int64_t>(before.size());
-    const std::vector<Range> counted_now = Common(before, unmasked);
-    still_masked = Common(claimed.fresh, masked);
-    claimed.masked = PositionsIn(still_masked) - PositionsIn(counted_now);
-    for (const Range& part : before) {
-      const std::vector<Range> stays = Without(counted_now, part);
-      still_masked.insert(still_masked.end(), stays.begin(), stays.end());
-    }
-    still_masked = Merged(std::move(still_masked));
-    claimed.fresh = Common(claimed.fresh, unmasked);
-    claimed.fresh.insert(claimed.fresh.end(), counted_now.begin(), counted_now.end());
-    claimed.fresh = Merged(std::move(claimed.fresh));
-  }
-  if (!evaluates_more && claimed.fresh.empty()) return claimed;
-
-  const int64_t masked_now = static_cast<int64_t>(still_masked.size());
-  if (!MakeRoom(entry, (evaluates_more ? added : 0) + masked_now - masked_before)) {
-    if (evaluated.empty()) entry.evaluated_ranges.erase(sequence_key);
-    return {.fresh = {}, .uncounted = PositionsIn(claimed.fresh)};
-  }
-  if (evaluates_more) evaluated.insert(evaluated.erase(first, last), {whole.first, whole.end});
-  entry.sequences = static_cast<int64_t>(entry.evaluated_ranges.size());
-  if (masked_before + masked_now > 0) {
-    Ranges& ranges = entry.masked_ranges[sequence_key];
-    for (const Range& part : Overlapping(ranges, range)) ranges.erase(part.first);
-    for (const Range& part : still_masked) ranges.insert({part.first, part.end});
-    if (ranges.empty()) entry.masked_ranges.erase(sequence_key);
-  }
-  return claimed;
+  if (all_masked.empty()) step->masked_ranges.erase(sequence_key);
+  if (!has_room) return {.fresh = {}, .uncounted = PositionsIn(fresh)};
+  return {.fresh = {fresh.begin(), fresh.end()},
+          .masked = PositionsIn(only_masked_now) - PositionsIn(only_masked)};
 }
 
 bool StepLedger::MakeRoom(CountedStep& step, int64_t ranges) {
@@ -208,7 +174,7 @@ void StepLedger::DropClaims(CountedStep& step) {
   ranges_ -= step.ranges;
   Refund(step.ranges * kRangeBytes);
   step.ranges = 0;
-  step.evaluated_ranges = {};
+  step.counted_ranges = {};
   step.masked_ranges = {};
   std::erase(claimed_, step.number);
 }

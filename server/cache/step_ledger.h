@@ -123,16 +123,13 @@ class StepLedger {
   static constexpr int64_t kPrefixPointBytes = 96;
 
  private:
-  // First position -> end. Ranges are disjoint, and neighbours are merged.
-  using Ranges = absl::btree_map<uint32_t, uint32_t>;
-
   struct CountedStep : Step {
     int64_t bytes = 0;   // charged, except for ranges
     int64_t ranges = 0;  // in both maps below
-    // By sequence key: the evaluated positions, and among them the positions that every call
-    // masked.
-    absl::flat_hash_map<uint64_t, Ranges> evaluated_ranges;
-    absl::flat_hash_map<uint64_t, Ranges> masked_ranges;
+    // By sequence key, first position -> end: the counted positions, and those that every call
+    // masked. Ranges are disjoint, and neighbours are merged. Every sequence is in the first map.
+    absl::flat_hash_map<uint64_t, absl::btree_map<uint32_t, uint32_t>> counted_ranges;
+    absl::flat_hash_map<uint64_t, absl::btree_map<uint32_t, uint32_t>> masked_ranges;
   };
   static_assert(sizeof(CountedStep) + 8 * sizeof(uint64_t) <= kStepBytes);
 

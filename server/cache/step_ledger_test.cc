@@ -113,7 +113,7 @@ TEST(StepLedgerTest, AddSumsUp) {
   evaluated.ages[1].rejected = 9;
   evaluated.observed["tis"].weight = 11;
   evaluated.missing[2] = 13;
-  evaluated.prefix_curve[4] = {.positions = 15, .sums = {.residual_mass = 17}};
+  evaluated.prefix_curve[4] = {.positions = 15, .residual_mass = 17};
   ledger.Add(3, evaluated, kNow);
   ledger.Add(3, evaluated, kNow);
   EXPECT_EQ(ledger.Find(3)->evaluated.sums.accepted, 4);
@@ -123,7 +123,7 @@ TEST(StepLedgerTest, AddSumsUp) {
   EXPECT_EQ(ledger.Find(3)->evaluated.observed.at("tis").weight, 22);
   EXPECT_EQ(ledger.Find(3)->evaluated.missing[2], 26);
   EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).positions, 30);
-  EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).sums.residual_mass, 34);
+  EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).residual_mass, 34);
   ledger.Add(4, evaluated, kNow);  // nothing was claimed there
   EXPECT_FALSE(ledger.Find(4).has_value());
 }

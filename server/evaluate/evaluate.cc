@@ -132,7 +132,8 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
   counted += part.counted;
   for (size_t j = 0; j < part.prefix_sums.size(); ++j) {
     counted.prefix_curve[input_.parameters.prefix_curve[j]] +=
-        {part.counted.sums.scored(), part.prefix_sums[j]};
+        {part.counted.sums.scored(), part.prefix_sums[j].residual_mass,
+         part.prefix_sums[j].expected_acceptance};
   }
   for (size_t j = 0; j < input_.observe.size(); ++j) {
     const ObservedCorrection& observed = input_.observe[j];

@@ -402,8 +402,10 @@ TEST_F(StatisticsTest, AnySplitGivesTheSame) {
   const auto curve = [](const sis::Run& run) {
     std::vector<double> values;
     for (const auto& [top_k, totals] : run.counters().totals().prefix_curve) {
-      values.insert(values.end(), {static_cast<double>(top_k), totals.positions,
-                                   totals.residual_mass, totals.expected_acceptance});
+      values.insert(values.end(),
+                    {static_cast<double>(top_k), totals.Of(&PrefixPointSums::positions),
+                     totals.Of(&PrefixPointSums::residual_mass, kFixedBits),
+                     totals.Of(&PrefixPointSums::expected_acceptance, kFixedBits)});
     }
     return values;
   };

@@ -104,8 +104,8 @@ void AddPrefixCurve(const Evaluated& evaluated,
   for (const auto& [top_k, of] : evaluated.prefix_curve) {
     v1::PrefixPoint& point = *curve.Add();
     point.set_top_k(static_cast<uint32_t>(top_k));
-    point.set_residual_mass(FromFixed(of.sums.residual_mass));
-    point.set_expected_acceptance(FromFixed(of.sums.expected_acceptance));
+    point.set_residual_mass(FromFixed(of.residual_mass));
+    point.set_expected_acceptance(FromFixed(of.expected_acceptance));
     point.set_positions(of.positions);
   }
 }

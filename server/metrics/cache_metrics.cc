@@ -50,25 +50,26 @@ Samples Total(const Shown& shown) {
   return {{shown.totals.*kTotal}};
 }
 
-template <auto kSum>
+// For `kBits` see Total::Of.
+template <int64_t Sums::*kField, int kBits = 0>
 Samples Sum(const Shown& shown) {
-  return {{static_cast<double>(shown.totals.sums.*kSum)}};
+  return {{shown.totals.sums.Of(kField, kBits)}};
 }
 
-template <double CorrectionTotals::*kTotal>
+template <int64_t CorrectionSums::*kField, int kBits = 0>
 Samples OfCorrections(const Shown& shown) {
   Samples samples;
   for (const auto& [name, totals] : shown.totals.corrections) {
-    samples.push_back({totals.*kTotal, {{"correction", name}}});
+    samples.push_back({totals.Of(kField, kBits), {{"correction", name}}});
   }
   return samples;
 }
 
-template <double PrefixTotals::*kTotal>
+template <int64_t PrefixPointSums::*kField, int kBits = 0>
 Samples OfPrefixes(const Shown& shown) {
   Samples samples;
   for (const auto& [top_k, totals] : shown.totals.prefix_curve) {
-    samples.push_back({totals.*kTotal, {{"top_k", std::to_string(top_k)}}});
+    samples.push_back({totals.Of(kField, kBits), {{"top_k", std::to_string(top_k)}}});
   }
   return samples;
 }
@@ -76,25 +77,24 @@ Samples OfPrefixes(const Shown& shown) {
 Samples Tokens(const Shown& shown) {
   Samples samples;
   for (size_t i = 0; i < kAgeClasses.size(); ++i) {
-    const AgeTotals& totals = shown.totals.ages[i];
-    const std::string age(kAgeClasses[i].label);
-    const auto add = [&](const char* decision, int64_t count) {
-      samples.push_back({static_cast<double>(count), {{"decision", decision}, {"age", age}}});
-    };
-    add("accepted", totals.accepted);
-    add("rejected", totals.rejected);
-    add("outside_top_k", totals.outside_top_k);
+    for (const auto& [decision, field] :
+         {std::pair("accepted", &AgeSums::accepted), std::pair("rejected", &AgeSums::rejected),
+          std::pair("outside_top_k", &AgeSums::outside_top_k)}) {
+      samples.push_back({shown.totals.ages[i].Of(field),
+                         {{"decision", decision}, {"age", std::string(kAgeClasses[i].label)}}});
+    }
   }
-  samples.push_back({static_cast<double>(shown.totals.sums.missing),
-                     {{"decision", "missing"}, {"age", "unknown"}}});
+  samples.push_back(
+      {shown.totals.sums.Of(&Sums::missing), {{"decision", "missing"}, {"age", "unknown"}}});
   return samples;
 }
 
-template <double AgeTotals::*kTotal>
+template <int64_t AgeSums::*kField, int kBits>
 Samples OfAges(const Shown& shown) {
   Samples samples;
   for (size_t i = 0; i < kAgeClasses.size(); ++i) {
-    samples.push_back({shown.totals.ages[i].*kTotal, {{"age", std::string(kAgeClasses[i].label)}}});
+    samples.push_back(
+        {shown.totals.ages[i].Of(kField, kBits), {{"age", std::string(kAgeClasses[i].label)}}});
   }
   return samples;
 }
@@ -124,56 +124,56 @@ const RunFamily kRunFamilies[] = {
      }},
     {"sis_envelope_violations_total",
      "Positions whose ratio exceeds the envelope of their own set.", Counter,
-     Sum<&LongSums::envelope_violations>},
+     Sum<&Sums::envelope_violations>},
     {"sis_deviation_nats_total", "D: sum of |log w| over scored positions, by age.", Counter,
-     OfAges<&AgeTotals::d>},
+     OfAges<&AgeSums::d, kFixedBits>},
     {"sis_modified_deviation_nats_total",
      "D_SIS: sum of |log w| over scored positions not accepted, by age.", Counter,
-     OfAges<&AgeTotals::d_sis>},
+     OfAges<&AgeSums::d_sis, kFixedBits>},
     {"sis_modified_ratio_total", "Sum of the modified ratios of scored positions, by age.", Counter,
-     OfAges<&AgeTotals::weight>},
+     OfAges<&AgeSums::weight, kCountedWeightBits>},
     {"sis_modified_ratio_squared_total",
      "Sum of the squares of the modified ratios of scored positions, by age.", Counter,
-     OfAges<&AgeTotals::weight_squared>},
+     OfAges<&AgeSums::weight_squared, kCountedWeightBits>},
     {"sis_expected_acceptance_total",
      "Sum over scored positions of (1 - residual mass) / envelope.", Counter,
-     Sum<&LongSums::expected_acceptance>},
+     Sum<&Sums::expected_acceptance, kFixedBits>},
     {"sis_negative_log_envelope_nats_total",
      "Sum of -log M over scored positions where log M is negative.", Counter,
      Total<&RunTotals::negative_log_envelope>},
     {"sis_k3_nats_total",
      "Sum over scored positions of w - 1 - log w, an estimator of the KL divergence from the "
      "behaviour to the current policy.",
-     Counter, Sum<&LongSums::k3>},
+     Counter, Sum<&Sums::k3, kFixedBits>},
     {"sis_total_variation_total",
      "Sum over scored positions of the policies' total variation on the set, if requested.",
-     Counter, Sum<&LongSums::total_variation>},
+     Counter, Sum<&Sums::total_variation, kFixedBits>},
     {"sis_ratios_beyond_bound_total",
      "Scored positions whose ratio is below a bound < 1, or above a bound > 1.", Counter,
      RatiosBeyond},
     {"sis_correction_tokens_total", "Scored positions, by correction of the ratio.", Counter,
-     OfCorrections<&CorrectionTotals::positions>},
+     OfCorrections<&CorrectionSums::positions>},
     {"sis_correction_touched_tokens_total", "Positions whose weight is not the ratio w.", Counter,
-     OfCorrections<&CorrectionTotals::touched>},
+     OfCorrections<&CorrectionSums::touched>},
     {"sis_correction_zeroed_tokens_total", "Positions whose weight is 0.", Counter,
-     OfCorrections<&CorrectionTotals::zeroed>},
+     OfCorrections<&CorrectionSums::zeroed>},
     {"sis_correction_weight_total", "Sum of the weights.", Counter,
-     OfCorrections<&CorrectionTotals::weight>},
+     OfCorrections<&CorrectionSums::weight, kCountedWeightBits>},
     {"sis_correction_weight_squared_total", "Sum of the squares of the weights.", Counter,
-     OfCorrections<&CorrectionTotals::weight_squared>},
+     OfCorrections<&CorrectionSums::weight_squared, kCountedWeightBits>},
     {"sis_correction_abs_log_weight_nats_total", "Sum of |log weight| where it is not 0.", Counter,
-     OfCorrections<&CorrectionTotals::abs_log_weight>},
+     OfCorrections<&CorrectionSums::abs_log_weight, kFixedBits>},
     {"sis_correction_gradient_mass_total",
      "Sum of |weight * advantage|, if the request has advantages.", Counter,
-     OfCorrections<&CorrectionTotals::gradient_mass>},
+     OfCorrections<&CorrectionSums::gradient_mass, kCountedWeightBits>},
     {"sis_prefix_tokens_total", "Scored positions of evaluations with a prefix curve.", Counter,
-     OfPrefixes<&PrefixTotals::positions>},
+     OfPrefixes<&PrefixPointSums::positions>},
     {"sis_prefix_expected_acceptance_total",
      "sis_expected_acceptance_total if only the top_k most probable slots were used.", Counter,
-     OfPrefixes<&PrefixTotals::expected_acceptance>},
+     OfPrefixes<&PrefixPointSums::expected_acceptance, kFixedBits>},
     {"sis_prefix_residual_mass_total",
      "Sum of the residual mass if only the top_k most probable slots were used.", Counter,
-     OfPrefixes<&PrefixTotals::residual_mass>},
+     OfPrefixes<&PrefixPointSums::residual_mass, kFixedBits>},
     {"sis_uncounted_tokens_total",
      "Evaluated positions that their step's totals omit, because these are out of memory.", Counter,
      [](const Shown& shown) {
@@ -271,18 +271,19 @@ std::span<const int64_t> Counts(const RunTotals& totals) {
 
 const RunHistogram kRunHistograms[] = {
     {"sis_abs_log_ratio_nats", "|log w| of scored positions.", PowerBounds(kFirstNatsExponent),
-     Counts<&RunTotals::abs_log_ratio_counts>, [](const auto& totals) { return totals.sums.d; }},
+     Counts<&RunTotals::abs_log_ratio_counts>,
+     [](const auto& totals) { return totals.sums.Of(&Sums::d, kFixedBits); }},
     {"sis_log_envelope_nats",
      "The log-envelope, log M, of scored positions; negative values count as 0.",
      PowerBounds(kFirstNatsExponent), Counts<&RunTotals::log_envelope_counts>,
      [](const auto& totals) { return totals.positive_log_envelope; }},
     {"sis_residual_mass_ratio", "The current policy's mass outside the set, of scored positions.",
      PowerBounds(kFirstMassExponent), Counts<&RunTotals::residual_mass_counts>,
-     [](const auto& totals) { return totals.sums.residual_mass; }},
+     [](const auto& totals) { return totals.sums.Of(&Sums::residual_mass, kFixedBits); }},
     {"sis_acceptance_probability_ratio",
      "The probability of acceptance, a, of scored positions; 0 outside the set.",
      AcceptanceBounds(), Counts<&RunTotals::acceptance_probability_counts>,
-     [](const auto& totals) { return totals.sums.acceptance_probability; }},
+     [](const auto& totals) { return totals.sums.Of(&Sums::acceptance_probability, kFixedBits); }},
 };
 
 prometheus::ClientMetric ToMetric(const RunHistogram& histogram, const RunTotals& totals) {

@@ -11,8 +11,8 @@ namespace {
 using Activity = v1::GetServerResponse::Activity;
 
 void Add(const RunTotals& totals, Activity& sum) {
-  const int64_t evaluated =
-      totals.sums.accepted + totals.sums.rejected + totals.sums.outside_top_k + totals.sums.missing;
+  const double evaluated = totals.sums.Of(&Sums::accepted) + totals.sums.Of(&Sums::rejected) +
+                           totals.sums.Of(&Sums::outside_top_k) + totals.sums.Of(&Sums::missing);
   const double dropped =
       std::accumulate(totals.dropped_by_reason.begin(), totals.dropped_by_reason.end(), 0.0);
   sum.set_ingested_positions(sum.ingested_positions() +

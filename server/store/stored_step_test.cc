@@ -51,7 +51,8 @@ TEST(StoredStepTest, ReturnsTheStoredStep) {
   EXPECT_EQ(parsed->evaluated.missing, step.evaluated.missing);
   EXPECT_EQ(parsed->evaluated.observed, step.evaluated.observed);
   ASSERT_EQ(parsed->evaluated.prefix_curve.size(), 3);
-  EXPECT_EQ(parsed->evaluated.prefix_curve.at(8).sums, step.evaluated.prefix_curve.at(8).sums);
+  EXPECT_EQ(parsed->evaluated.prefix_curve.at(8).residual_mass,
+            step.evaluated.prefix_curve.at(8).residual_mass);
 }
 
 TEST(StoredStepTest, OtherBytesAreDataLoss) {
