@@ -425,18 +425,6 @@ def _missing() -> List[Panel]:
             otherwise="many slices with gaps between them, or many sequences in a small cache: a sixteenth of "
             "--cache_bytes is for the totals of all runs (sis_step_bytes). Decisions are still right.",
             runbooks=["cache_near_limit"],
-            width=HALF,
-        ),
-        lines(
-            "Inspections passed over",
-            COUNT,
-            {"{{$by}}": promql.now("sis_run_passed_over_inspections")},
-            what="Slices chosen for inspection (the page's tokens, sisctl sequence show and diagnose) whose values "
-            "were not kept, since the incarnation began; the maximum of each group.",
-            normal="flat after the first draws, when only as many are chosen as fit.",
-            otherwise="rises with each draw: --inspected_bytes is too small for the sequences, or records are "
-            "released before idle workers have copied them. Decisions and totals are still right.",
-            width=HALF,
         ),
     ]
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <utility>
 
 namespace sis {
 
@@ -55,28 +54,6 @@ class ByteBudget {
   std::atomic<int64_t> used_;
   const int64_t limit_;
   ByteBudget* const parent_;
-};
-
-// Bytes charged to a budget. The destructor refunds them.
-class ByteCharge {
- public:
-  ByteCharge() = default;
-  // The bytes must have been charged. The budget must outlive the object.
-  ByteCharge(ByteBudget& budget, int64_t bytes) : budget_(&budget), bytes_(bytes) {}
-  ByteCharge(ByteCharge&& other) noexcept
-      : budget_(std::exchange(other.budget_, nullptr)), bytes_(other.bytes_) {}
-  ByteCharge& operator=(ByteCharge&& other) noexcept {
-    std::swap(budget_, other.budget_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~ByteCharge() {
-    if (budget_ != nullptr) budget_->Refund(bytes_);
-  }
-
- private:
-  ByteBudget* budget_ = nullptr;
-  int64_t bytes_ = 0;
 };
 
 }  // namespace sis

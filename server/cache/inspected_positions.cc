@@ -23,11 +23,6 @@ void CopyRows(std::vector<T>& to, size_t first, const std::vector<T>& from, size
 }  // namespace
 
 void InspectedPositions::Resize(size_t count) {
-  ResizeEvaluated(count);
-  ResizeRecorded(count);
-}
-
-void InspectedPositions::ResizeEvaluated(size_t count) {
   Grow(decisions, count, kNotEvaluated);
   Grow(missing_reasons, count, uint8_t{0});
   Grow(sampled_log_probs, count, kNaN);
@@ -36,9 +31,6 @@ void InspectedPositions::ResizeEvaluated(size_t count) {
   Grow(log_envelopes, count, kNaN);
   Grow(covered_masses, count, kNaN);
   Grow(current_log_probs, count * slots, kNaN);
-}
-
-void InspectedPositions::ResizeRecorded(size_t count) {
   Grow(sampled_ids, count, int32_t{-1});
   Grow(staleness, count, int64_t{0});
   Grow(top_k_ids, count * slots, int32_t{-1});

@@ -36,10 +36,6 @@ struct InspectedPositions {
   size_t size() const { return decisions.size(); }
   // Resizes all arrays to `count` positions without values.
   void Resize(size_t count);
-  // Resizes only the arrays that an evaluation fills in, with sampled_log_probs, or only the
-  // others.
-  void ResizeEvaluated(size_t count);
-  void ResizeRecorded(size_t count);
   // Copies positions [from, from + count) of `other`, which has the same K, to positions from `to`
   // on.
   void Copy(size_t to, const InspectedPositions& other, size_t from, size_t count);
@@ -48,10 +44,6 @@ struct InspectedPositions {
 
   static constexpr int64_t BytesPerPosition(size_t slots) {
     return 34 + 12 * static_cast<int64_t>(slots);
-  }
-  // Returns the bytes per position of the arrays that ResizeEvaluated resizes.
-  static constexpr int64_t EvaluatedBytesPerPosition(size_t slots) {
-    return 22 + 4 * static_cast<int64_t>(slots);
   }
 };
 

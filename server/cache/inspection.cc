@@ -50,8 +50,7 @@ uint64_t Inspection::Hash(uint64_t sequence_key) {
 
 Inspection::Inspection(int64_t bytes, int slots, ByteBudget& budget)
     : slots_(static_cast<size_t>(slots)),
-      budget_(bytes - bytes / 3, &budget),
-      pending_budget_(bytes / 3, &budget),
+      budget_(bytes, &budget),
       kept_positions_(KeptPositions(budget_.limit(), slots_)),
       max_hash_(kept_positions_ == 0 ? 0 : std::numeric_limits<uint64_t>::max()) {}
 
@@ -90,8 +89,6 @@ void Inspection::ChooseFewer(const Name& name) {
     if (kept->second.hash > most && kept->first != name) Erase(kept);
     kept = next;
   }
-  std::erase_if(pending_,
-                [&](const Pending& sequence) { return Hash(sequence.values.key) > most; });
 }
 
 void Inspection::CountTokens(const InspectedPositions& positions, const Sequence& before,
@@ -180,107 +177,8 @@ void Inspection::Record(const Name& name, const Sequence& evaluated) {
   values.positions.Copy(first_position - values.first_position, positions, 0, positions.size());
 }
 
-std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t draw,
-                                               size_t positions) {
-  const int64_t bytes = kSequenceBytes + static_cast<int64_t>(positions) *
-                                             InspectedPositions::EvaluatedBytesPerPosition(slots_);
-  if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
-  // If the tables of all runs have filled the budget, this run drops some of its own.
-  WriterLock lock(mutex_);
-  while (pending_budget_.Lacking(bytes) == 0 && !by_use_.empty()) {
-    Erase(sequences_.find(by_use_.front()));
-    if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
-  }
-  if (pending_budget_.Lacking(bytes) == 0) {
-    lacks_room_ = true;
-    return std::nullopt;
-  }
-  // A draw's first bytes without space count as if all pending bytes had found none.
-  if (draw_without_room_ != draw) bytes_without_room_ = pending_budget_.limit();
-  draw_without_room_ = draw;
-  bytes_without_room_ += bytes;
-  const uint64_t most = max_hash_.load(std::memory_order_relaxed);
-  if (bytes_without_room_ > pending_budget_.limit() && most > kFewest &&
-      Hash(sequence_key) > most / 2) {
-    bytes_without_room_ = 0;
-    ChooseFewer({});
-  }
-  return std::nullopt;
-}
-
-void Inspection::Add(std::vector<Pending> pending) {
-  if (pending.empty()) return;
-  WriterLock lock(mutex_);
-  // After Close nothing is chosen.
-  std::erase_if(pending, [&](const Pending& sequence) { return !Chosen(sequence.values.key); });
-  for (Pending& sequence : pending) {
-    if (sequence.charge.has_value()) pending_.push_back(std::move(sequence));
-  }
-  for (const Pending& sequence : pending) {
-    if (!sequence.charge.has_value()) PassOver(sequence);
-  }
-}
-
-void Inspection::PassOver(const Pending& sequence) {
-  ++passed_over_;
-  const Sequence& passed = sequence.values;
-  const auto cut = [&](Sequence& values) {
-    if (values.draw == passed.draw) values.Cut(passed.cut_begin, passed.cut_end);
-  };
-  if (const auto kept = sequences_.find(sequence.name); kept != sequences_.end()) {
-    cut(kept->second.values);
-  }
-  for (Pending& other : pending_) {
-    if (other.name == sequence.name) cut(other.values);
-  }
-}
-
-void Inspection::RecordAll() {
-  size_t left = 0;
-  {
-    WriterLock recording(recording_);  // waits until another thread has recorded what it took
-    ReaderLock lock(mutex_);
-    left = pending_.size();
-  }
-  while (left > 0 && RecordOne(/*must_record=*/false)) --left;
-}
-
-bool Inspection::MustRecord() {
-  WriterLock lock(mutex_);
-  if (pending_.empty() || someone_must_record_) return false;
-  someone_must_record_ = true;
-  return true;
-}
-
-bool Inspection::RecordOne(bool must_record) {
-  WriterLock recording(recording_);
-  std::optional<Pending> next;
-  {
-    WriterLock lock(mutex_);
-    if (pending_.empty()) {
-      if (must_record) someone_must_record_ = false;
-      return false;
-    }
-    next = std::move(pending_.front());
-    pending_.pop_front();
-  }
-  Sequence& values = next->values;
-  if (!Chosen(values.key)) return true;
-  if (next->add_records(values)) {
-    Record(next->name, values);
-    return true;
-  }
-  values.Cut(values.first_position,
-             values.first_position + static_cast<uint32_t>(values.positions.size()));
-  WriterLock lock(mutex_);
-  PassOver(*next);
-  return true;
-}
-
 void Inspection::Clear() {
-  std::deque<Pending> pending;  // freed without the lock
   WriterLock lock(mutex_);
-  std::swap(pending, pending_);
   while (!sequences_.empty()) Erase(sequences_.begin());
   if (counts_tokens_) budget_.Refund(kTokenBytes);
   counts_tokens_ = false;

@@ -4,8 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <list>
 #include <map>
 #include <optional>
@@ -22,13 +20,12 @@
 namespace sis {
 
 // Thread-safe. Chooses the sequences whose hash is at most a limit. The limit is halved whenever
-// the kept or pending sequences of one draw don't fit. The choice therefore doesn't depend on the
-// order in which ranks evaluate, and of two servers with different limits, one keeps a subset of
-// the other's choice. Sequences of earlier draws are removed to make room for the last draw's.
+// the kept sequences of one draw don't fit. The choice therefore doesn't depend on the order in
+// which ranks evaluate, and of two servers with different limits, one keeps a subset of the other's
+// choice. Sequences of earlier draws are removed to make room for the last draw's.
 class Inspection {
  public:
-  // Holds at most `bytes`, a third of them for pending values. Charges them to `budget`, which must
-  // outlive the object. `slots` is K.
+  // Holds at most `bytes`. Charges them to `budget`, which must outlive the object. `slots` is K.
   Inspection(int64_t bytes, int slots, ByteBudget& budget);
   ~Inspection() { Clear(); }
   Inspection(const Inspection&) = delete;
@@ -60,34 +57,6 @@ class Inspection {
   // Keeps the values of positions below kept_positions(), and removes the sequence's values of
   // other draws. Does nothing if the sequence is no longer chosen, or there is no space.
   void Record(const Name& name, const Sequence& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Evaluated values that wait for their records before they are passed to Record.
-  struct Pending {
-    Name name;
-    Sequence values;
-    // Adds the records. Returns false if they have changed or are no longer in memory.
-    std::function<bool(Sequence&)> add_records;
-    std::optional<ByteCharge> charge;  // from TakeRoom; without it the values are not kept
-  };
-  // Charges `positions` pending positions. If too many are pending, returns nullopt and chooses
-  // fewer sequences, and even fewer once as many bytes of the same draw found no space again.
-  std::optional<ByteCharge> TakeRoom(uint64_t sequence_key, uint64_t draw, size_t positions)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Queues the values for RecordNext. Values without a charge are marked as cut.
-  void Add(std::vector<Pending> pending) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns true if values are pending and no other thread has taken the duty to record them. The
-  // caller must then call RecordNext, now or later, until it returns false.
-  bool MustRecord() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records the first pending values. Returns false if none are pending.
-  bool RecordNext() ABSL_LOCKS_EXCLUDED(recording_, mutex_) {
-    return RecordOne(/*must_record=*/true);
-  }
-  // Records all values that are pending when the call begins, so that Describe and Find include
-  // every earlier evaluation. Ignores values that are added during the call, which might never end.
-  void RecordAll() ABSL_LOCKS_EXCLUDED(recording_, mutex_);
-  // Returns how often values of a chosen sequence were not kept, because too many were pending or
-  // its records had changed or left memory.
-  int64_t passed_over() const { return passed_over_.load(std::memory_order_relaxed); }
 
   // Returns true if other runs had the space that this one needed, since the start or the last
   // TryAgain.
@@ -132,7 +101,7 @@ class Inspection {
   };
   Overview Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  int64_t bytes() const { return budget_.used() + pending_budget_.used(); }
+  int64_t bytes() const { return budget_.used(); }
 
   // Number of counters for accepted tokens, and for rejected tokens.
   static constexpr size_t kTokenCounters = 256;
@@ -154,10 +123,6 @@ class Inspection {
   using Table = std::map<Name, Kept>;
 
   static uint64_t Hash(uint64_t sequence_key);
-  bool RecordOne(bool must_record) ABSL_LOCKS_EXCLUDED(recording_, mutex_);
-  // Counts values that are not kept, and marks them as cut where other values of the same sequence
-  // and draw are kept or pending.
-  void PassOver(const Pending& sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Halves the hash limit, and drops the sequences above it, except `name`.
   void ChooseFewer(const Name& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(Table::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -172,19 +137,10 @@ class Inspection {
 
   const size_t slots_;
   ByteBudget budget_;
-  ByteBudget pending_budget_;  // outlives pending_
   const uint32_t kept_positions_;
   std::atomic<uint64_t> max_hash_;
-  std::atomic<int64_t> passed_over_ = 0;
   std::atomic<bool> lacks_room_ = false;
-  Mutex recording_;  // one thread records at a time, in the order of draws; locked before mutex_
   mutable Mutex mutex_;
-  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  // The last draw that found no space for pending values, and the bytes that found none since the
-  // limit was last halved.
-  std::optional<uint64_t> draw_without_room_ ABSL_GUARDED_BY(mutex_);
-  int64_t bytes_without_room_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool someone_must_record_ ABSL_GUARDED_BY(mutex_) = false;
   bool counts_tokens_ ABSL_GUARDED_BY(mutex_) = false;  // whether kTokenBytes are charged
   Table sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<Name> by_use_ ABSL_GUARDED_BY(mutex_);  // recorded longest ago first

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <random>
@@ -242,91 +241,6 @@ TEST(InspectionTest, LargestDeviationsOfAll) {
   const std::vector<Inspection::Deviation> found = inspection.Describe().deviations;
   ASSERT_EQ(found.size(), Inspection::kDeviationsShown);
   for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::abs(found[i].log_ratio), sizes[i]);
-}
-
-// Makes pending values as EvaluateCall does. The records exist unless `add_records` says otherwise.
-Inspection::Pending Evaluated(
-    Inspection& inspection, const Offer& offer, uint64_t draw,
-    std::function<bool(Inspection::Sequence&)> add_records = [](auto&) { return true; }) {
-  std::optional<ByteCharge> charge = inspection.TakeRoom(offer.key, draw, offer.count);
-  const uint32_t kept = charge.has_value() ? offer.count : 0;
-  Inspection::Sequence values{offer.key, draw, offer.first, Positions(kept)};
-  values.Cut(offer.first + kept, offer.first + offer.count);
-  return {offer.name, std::move(values), std::move(add_records), std::move(charge)};
-}
-
-void Add(Inspection& inspection, Inspection::Pending pending) {
-  std::vector<Inspection::Pending> one;
-  one.push_back(std::move(pending));
-  inspection.Add(std::move(one));
-}
-
-TEST(InspectionTest, PendingValuesWithoutSpaceAreMarkedAsCut) {
-  ByteBudget budget(kBytes);
-  Inspection inspection(kBytes, kSlots, budget);
-  const auto part = [](uint32_t first) { return Offer{{"a", 0}, 1, first, 10}; };
-  const auto gone = [](auto&) { return false; };
-  const auto cut = [&] {
-    const auto found = inspection.Find({"a", 0});
-    return std::pair(found->cut_begin, found->cut_end);
-  };
-  Inspection::Pending without_room = Evaluated(inspection, part(30), 7);
-  without_room.charge.reset();
-  without_room.values.positions.Resize(0);
-  without_room.values.Cut(30, 40);
-  Add(inspection, Evaluated(inspection, part(0), 7));
-  Add(inspection, std::move(without_room));  // before the first is recorded
-  inspection.RecordAll();
-  EXPECT_EQ(cut(), std::pair(30u, 40u));
-  Add(inspection, Evaluated(inspection, part(50), 7, gone));
-  inspection.RecordAll();
-  EXPECT_EQ(cut(), std::pair(30u, 60u));
-  // Values of another draw, which are not kept.
-  Add(inspection, Evaluated(inspection, part(70), 8, gone));
-  inspection.RecordAll();
-  EXPECT_EQ(cut(), std::pair(30u, 60u));
-  EXPECT_EQ(inspection.passed_over(), 3);
-  EXPECT_EQ(inspection.Describe().sequences[0].positions, 10u);
-}
-
-TEST(InspectionTest, RecordAllEndsDespiteFurtherAdditions) {
-  ByteBudget budget(kBytes);
-  Inspection inspection(kBytes, kSlots, budget);
-  int looks = 0;
-  std::function<bool(Inspection::Sequence&)> add_another = [&](auto&) {
-    if (++looks < 100) Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
-    return true;
-  };
-  for (int i = 0; i < 3; ++i) {
-    Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
-  }
-  inspection.RecordAll();
-  EXPECT_EQ(looks, 3);
-}
-
-// Draws with more pending values than there is space for. The same sequences, as many as fit, are
-// soon chosen in any order of calls.
-TEST(InspectionTest, TheChoiceOfPendingSequencesIsIndependentOfTheirOrder) {
-  std::vector<Offer> offers = RandomOffers(2000, 13);
-  ByteBudget budgets[2] = {ByteBudget(kBytes), ByteBudget(kBytes)};
-  Inspection forwards(kBytes, kSlots, budgets[0]), shuffled(kBytes, kSlots, budgets[1]);
-  for (Inspection* inspection : {&forwards, &shuffled}) {
-    int64_t passed_over = 0;
-    for (uint64_t draw = 1; draw <= 3; ++draw) {
-      passed_over = inspection->passed_over();
-      std::vector<Inspection::Pending> pending;
-      for (const Offer& offer : offers) {
-        if (inspection->Chosen(offer.key)) pending.push_back(Evaluated(*inspection, offer, draw));
-      }
-      inspection->Add(std::move(pending));
-      inspection->RecordAll();
-    }
-    EXPECT_GT(passed_over, 0);
-    EXPECT_EQ(inspection->passed_over(), passed_over) << "none in the last";
-    std::ranges::shuffle(offers, std::mt19937(14));
-  }
-  EXPECT_EQ(NamesOf(forwards), NamesOf(shuffled));
-  EXPECT_GT(NamesOf(forwards).size(), 3u);
 }
 
 }  // namespace

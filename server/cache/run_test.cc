@@ -42,7 +42,7 @@ class RunTest : public testing::Test {
 // Checks what docs/configuration.md says of --inspected_bytes ("Inspected values").
 TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   constexpr int kSlots = 10;
-  EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 4288);
+  EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 6528);
   Limits limits;
   limits.inspected_bytes = 244'000'000;
   Cache cache(int64_t{1} << 26, limits);

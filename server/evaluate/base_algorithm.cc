@@ -76,10 +76,10 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   }
 
   AlgorithmOutput output;
-  if (input.wanted.Has(v1::OUTPUT_SURROGATES)) {
+  if (input.wants(v1::OUTPUT_SURROGATES)) {
     output.surrogates = ResizeArray<float>(*response.mutable_surrogates(), count);
   }
-  if (input.wanted.Has(v1::OUTPUT_COEFFICIENTS)) {
+  if (input.wants(v1::OUTPUT_COEFFICIENTS)) {
     output.coefficients = ResizeArray<float>(*response.mutable_coefficients(), count);
   }
   std::vector<LogRatioSum> sums;

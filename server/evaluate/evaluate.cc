@@ -69,23 +69,15 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
   size_t offset = groups_[group].offset;
   for (size_t i = groups_[group].first; i < groups_[group].end; ++i) {
     SliceRange& slice = slices_[i];
-    std::unique_ptr<Inspection::Pending> inspected = RoomToInspect(slice);
     const absl::StatusOr<RangeResult> result =
         evaluators_[lane].Evaluate(slice, slice.first_position, slice.count, offset,
-                                   output_.positions().Part(offset, slice.count),
-                                   inspected != nullptr && inspected->values.positions.size() > 0
-                                       ? &inspected->values.positions
-                                       : nullptr);
+                                   output_.positions().Part(offset, slice.count));
     if (!result.ok()) return result.status();
-    if (inspected != nullptr) {
-      inspected->add_records = evaluators_[lane].RecordsOf(*run_, slice, result->inspected_digest);
-    }
-    if (!result->missing.empty() && input_.own_log_probs.empty() &&
-        (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
+    if (!result->missing.empty() && input_.own_log_probs.empty() && input_.needs_every_ratio()) {
       return RefuseMissing(slice, result->missing.front());
     }
     results_[i] = {result->counted.sums, result->log_ratio_sum,
-                   SumOfPolicyLogRatios(result->scored), result->missing, std::move(inspected)};
+                   SumOfPolicyLogRatios(result->scored), result->missing};
     Add(i, *result, groups_[group].counted);
     offset += slice.count;
   }
@@ -112,11 +104,7 @@ absl::Status EvaluateCall::Finish() {
   *response_.mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
   response_.set_newly_counted(Count());
-  std::vector<Inspection::Pending> inspected;
-  for (SliceResult& result : results_) {
-    if (result.inspected != nullptr) inspected.push_back(std::move(*result.inspected));
-  }
-  run_->inspection().Add(std::move(inspected));
+  Inspect();
   return absl::OkStatus();
 }
 
@@ -158,7 +146,8 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
 }
 
 absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedger::Range& range,
-                                                        size_t offset) {
+                                                        size_t offset,
+                                                        InspectedPositions* inspected) {
   // The first evaluation found the values valid. Records evicted since then count as missing.
   SliceRange slice = slices_[i];
   slice.expected_digest.reset();
@@ -166,7 +155,7 @@ absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedg
   std::vector<Decision> scratch(count);
   return evaluators_.front().Evaluate(slice, range.first, count,
                                       offset + range.first - slice.first_position,
-                                      {.view = {.decisions = scratch}});
+                                      {.view = {.decisions = scratch}}, inspected);
 }
 
 std::vector<StepLedger::Range> EvaluateCall::MaskedRanges(const SliceRange& slice,
@@ -232,24 +221,26 @@ int64_t EvaluateCall::Count() {
   return counted.sums.scored() + counted.sums.missing;
 }
 
-std::unique_ptr<Inspection::Pending> EvaluateCall::RoomToInspect(const SliceRange& slice) const {
+void EvaluateCall::Inspect() {
   Inspection& inspection = run_->inspection();
-  const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
-  if (!inspection.Chosen(key)) return nullptr;
-  const uint32_t end = slice.first_position + slice.count;
-  const uint32_t kept_end = std::min(end, inspection.kept_positions());
-  const size_t count = kept_end - std::min(kept_end, slice.first_position);
-  const uint64_t draw = input_.parameters.draw;
-  std::optional<ByteCharge> charge = inspection.TakeRoom(key, draw, count);
-  Inspection::Sequence values{key, draw, slice.first_position,
-                              InspectedPositions(run_->config().top_k)};
-  if (charge.has_value()) values.positions.ResizeEvaluated(count);
-  values.Cut(slice.first_position + static_cast<uint32_t>(values.positions.size()), end);
-  return std::make_unique<Inspection::Pending>(
-      Inspection::Pending{.name = {slice.name.id, slice.name.attempt},
-                          .values = std::move(values),
-                          .add_records = {},
-                          .charge = std::move(charge)});
+  size_t offset = 0;
+  for (size_t i = 0; i < slices_.size(); offset += slices_[i++].count) {
+    const SliceRange& slice = slices_[i];
+    const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
+    if (!inspection.Chosen(key)) continue;
+    const StepLedger::Range kept{slice.first_position,
+                                 std::clamp(inspection.kept_positions(), slice.first_position,
+                                            slice.first_position + slice.count)};
+    Inspection::Sequence values{key, input_.parameters.draw, slice.first_position,
+                                InspectedPositions(run_->config().top_k)};
+    values.positions.Resize(kept.end - kept.first);
+    // Records that came since then don't fit the request.
+    if (!EvaluateAgain(i, kept, offset, &values.positions).ok()) values.positions.Resize(0);
+    values.Cut(kept.first + static_cast<uint32_t>(values.positions.size()),
+               slice.first_position + slice.count);
+    if (slice.sequence() != nullptr) values.annotation = slice.sequence()->annotation();
+    inspection.Record({slice.name.id, slice.name.attempt}, values);
+  }
 }
 
 }  // namespace sis

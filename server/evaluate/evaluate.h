@@ -40,8 +40,7 @@ class EvaluateCall {
   // lanes. After an error the object can only be destroyed.
   absl::Status EvaluateGroup(size_t group, size_t lane);
   // Must be called once, after all groups. Applies the base algorithm, counts the positions that
-  // this draw hasn't counted yet, and completes the response. Adds the sequences to inspect to the
-  // run's Inspection.
+  // this draw hasn't counted yet, completes the response, and records the values to inspect.
   absl::Status Finish();
 
  private:
@@ -50,7 +49,6 @@ class EvaluateCall {
     int64_t log_ratio_sum;         // see RangeResult
     LogRatioSum policy_log_ratio;  // see ScoredPositions
     std::vector<Missing> missing;
-    std::unique_ptr<Inspection::Pending> inspected;  // null unless chosen
   };
   // Consecutive slices [first, end), whose positions begin at `offset` in the request. They share
   // `counted`, which is large compared with a short slice.
@@ -74,13 +72,15 @@ class EvaluateCall {
   // Adds the positions that this draw hasn't counted yet to the run's step and metrics. Returns
   // their number.
   int64_t Count();
-  // Returns space for the values of a slice that is chosen for inspection; null for other slices.
-  std::unique_ptr<Inspection::Pending> RoomToInspect(const SliceRange& slice) const;
+  // Records the values of the few sequences that are chosen for inspection. Evaluates them again,
+  // so that the other sequences cost nothing, and no call holds more values than one sequence has.
+  void Inspect();
   // Adds the result of positions of slice number i to `counted`.
   void Add(size_t i, const RangeResult& part, Evaluated& counted) const;
-  // Evaluates positions of slice number i again. The slice begins at `offset` in the request.
-  absl::StatusOr<RangeResult> EvaluateAgain(size_t i, const StepLedger::Range& range,
-                                            size_t offset);
+  // Evaluates positions of slice number i again, with their values if `inspected` is not null. The
+  // slice begins at `offset` in the request.
+  absl::StatusOr<RangeResult> EvaluateAgain(size_t i, const StepLedger::Range& range, size_t offset,
+                                            InspectedPositions* inspected = nullptr);
   void AddCorrections(const Evaluated& all);
 
   const std::shared_ptr<Run> run_;

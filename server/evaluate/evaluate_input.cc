@@ -49,6 +49,18 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
   return absl::OkStatus();
 }
 
+// A request without outputs gets ACCEPT_BITS.
+absl::Status ParseOutputs(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  if (request.outputs().empty()) input.outputs = 1u << v1::OUTPUT_ACCEPT_BITS;
+  for (const int output : request.outputs()) {
+    if (!v1::Output_IsValid(output) || output == v1::OUTPUT_UNSPECIFIED) {
+      return absl::InvalidArgumentError(absl::StrCat("outputs: ", output, " is not an output"));
+    }
+    input.outputs |= 1u << output;
+  }
+  return absl::OkStatus();
+}
+
 template <typename T>
 absl::Status ViewOptional(absl::string_view name, const std::string& field, size_t count,
                           std::span<const T>& array) {
@@ -122,16 +134,14 @@ absl::Status ParseDecoupled(const v1::EvaluateRequest& request, size_t count,
 }
 
 absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  const bool wanted =
-      input.wanted.Has(v1::OUTPUT_SURROGATES) || input.wanted.Has(v1::OUTPUT_COEFFICIENTS);
   if (!request.has_algorithm()) {
-    if (!wanted) return absl::OkStatus();
+    if (!input.wants_weights()) return absl::OkStatus();
     return absl::InvalidArgumentError("algorithm: unset, but SURROGATES or COEFFICIENTS wanted");
   }
   absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(request.algorithm());
   if (!algorithm.ok()) return algorithm.status();
   input.algorithm = *std::move(algorithm);
-  if (!wanted && !std::holds_alternative<Gspo>(*input.algorithm)) {
+  if (!input.wants_weights() && !std::holds_alternative<Gspo>(*input.algorithm)) {
     return absl::InvalidArgumentError(
         "algorithm: set, but neither SURROGATES nor COEFFICIENTS wanted");
   }
@@ -146,7 +156,7 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
           absl::StrCat("algorithm.", name, ": not with three policies"));
     }
   }
-  if (input.wanted.Has(v1::OUTPUT_COEFFICIENTS) && input.advantages.empty()) {
+  if (input.wants(v1::OUTPUT_COEFFICIENTS) && input.advantages.empty()) {
     return absl::InvalidArgumentError("advantages: unset, but COEFFICIENTS wanted");
   }
   return absl::OkStatus();
@@ -159,9 +169,8 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   EvaluateInput input;
   absl::Status status = ParseParameters(request, static_cast<int>(config.top_k), input);
   if (!status.ok()) return status;
-  absl::StatusOr<WantedOutputs> wanted = WantedOutputs::Parse(request);
-  if (!wanted.ok()) return wanted.status();
-  input.wanted = *wanted;
+  status = ParseOutputs(request, input);
+  if (!status.ok()) return status;
   absl::StatusOr<CurrentArrays> current = CurrentArrays::Parse(request, count, config);
   if (!current.ok()) return current.status();
   input.current = *std::move(current);

@@ -12,7 +12,6 @@
 #include "kernels/decide/backend.h"
 #include "server/evaluate/current_arrays.h"
 #include "server/evaluate/observed_correction.h"
-#include "server/evaluate/wanted_outputs.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -36,7 +35,7 @@ struct EvaluateInput {
   EvaluateInput(EvaluateInput&&) = default;
 
   EvaluateParameters parameters;
-  WantedOutputs wanted;
+  uint32_t outputs = 0;   // one bit per wanted v1::Output
   CurrentArrays current;  // with three policies, the proximal policy's values
   // [N], the sampled log-probs in `current`; set with three policies or an algorithm.
   std::span<const float> sampled_log_probs;
@@ -50,6 +49,14 @@ struct EvaluateInput {
   std::vector<ObservedCorrection> observe;
   std::vector<int> prefix_curve;  // viewed by `parameters`
 
+  bool wants(v1::Output output) const { return (outputs >> output & 1) != 0; }
+  bool wants_weights() const {
+    return wants(v1::OUTPUT_SURROGATES) || wants(v1::OUTPUT_COEFFICIENTS);
+  }
+  // Returns true if an output needs the trainer's own log-prob at MISSING positions.
+  bool needs_every_ratio() const {
+    return wants(v1::OUTPUT_RATIOS) || wants(v1::OUTPUT_LOG_RATIOS) || wants_weights() || algorithm;
+  }
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
 };

@@ -23,7 +23,7 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
                                v1::EvaluateResponse& response)
     : input_(input), response_(response) {
   const auto floats = [&](v1::Output output, std::string& field) {
-    return input.wanted.Has(output) ? ResizeArray<float>(field, count) : std::span<float>();
+    return input.wants(output) ? ResizeArray<float>(field, count) : std::span<float>();
   };
   positions_.view = {
       .decisions = ResizeArray<Decision>(*response.mutable_decisions(), count),
@@ -34,11 +34,10 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
   if (!input.algorithm) return;
   if (ReadsTotalVariations(*input.algorithm)) positions_.total_variations = Own(count);
   positions_.reference_log_probs = Own(count);
-  if (!input.wanted.Has(v1::OUTPUT_LOG_RATIOS)) {
+  if (!input.wants(v1::OUTPUT_LOG_RATIOS)) {
     positions_.view.log_modified_ratios = Own(count);
   }
-  if (WeighsByAcceptance(*input.algorithm) &&
-      !input.wanted.Has(v1::OUTPUT_ACCEPTANCE_PROBABILITIES)) {
+  if (WeighsByAcceptance(*input.algorithm) && !input.wants(v1::OUTPUT_ACCEPTANCE_PROBABILITIES)) {
     positions_.view.acceptance_probabilities = Own(count);
   }
 }
@@ -46,10 +45,10 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
 std::span<float> EvaluateOutput::Own(size_t count) { return own_.emplace_back(count); }
 
 void EvaluateOutput::Finish() {
-  if (input_.wanted.Has(v1::OUTPUT_ACCEPT_BITS)) {
+  if (input_.wants(v1::OUTPUT_ACCEPT_BITS)) {
     response_.set_accept_bits(PackAcceptBits(positions_.view.decisions));
   }
-  if (!input_.wanted.Has(v1::OUTPUT_DECISIONS)) response_.clear_decisions();
+  if (!input_.wants(v1::OUTPUT_DECISIONS)) response_.clear_decisions();
 }
 
 }  // namespace sis

@@ -29,8 +29,7 @@ struct RangeResult {
   std::vector<CorrectionSums> observed;
   // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
   int64_t log_ratio_sum = 0;
-  ScoredPositions scored;         // empty unless GSPO or a product of w is observed
-  uint64_t inspected_digest = 0;  // of the records at the inspected positions
+  ScoredPositions scored;  // empty unless GSPO or a product of w is observed
 };
 
 // Serves one call. Used by one thread at a time. `input` must outlive the object.

@@ -76,7 +76,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     absl::Status status =
         AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
     if (!status.ok()) return named(status);
-    if (inspected != nullptr) Keep(part, *inspected);
+    if (inspected != nullptr) Keep(part, first, *inspected);
     return result;
   }
 
@@ -85,9 +85,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   absl::Status status = CompareWithFetched(slice, reader);
   if (status.ok()) status = CheckSampledIds(slice, reader, input_, first, count, offset);
   if (!status.ok()) return status;
-  if (inspected != nullptr) {
-    result.inspected_digest = reader.Digest(first, static_cast<uint32_t>(inspected->size()));
-  }
+  if (inspected != nullptr) KeepRecords(slice, reader, first, *inspected);
   // Evaluates parts that fit in a core's cache with all that is read and written.
   const size_t step =
       std::max<size_t>(1, backend_.values_per_call() / input_.current.values_per_position());
@@ -103,7 +101,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     if (status.ok()) status = Decide(part);
     if (status.ok()) status = AddStatistics(part);
     if (!status.ok()) return named(status);
-    if (inspected != nullptr) Keep(part, *inspected);
+    if (inspected != nullptr) Keep(part, first, *inspected);
     from += length;
   }
   return result;

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -12,7 +11,6 @@
 #include "kernels/decide/backend.h"
 #include "server/cache/ages.h"
 #include "server/cache/inspected_positions.h"
-#include "server/cache/inspection.h"
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
@@ -40,14 +38,10 @@ class SliceEvaluator {
   // Evaluates positions [first, first + count) of the slice's sequence, whose values begin at
   // `offset` in the request. `output` has exactly these positions. Compares the slice's digest with
   // the records, and sets `slice.oldest_fetched_version` or `slice.unreadable`. If `inspected` is
-  // not null, copies the results of the slice's first inspected->size() positions there.
+  // not null, it has these positions, and gets their results and records.
   absl::StatusOr<RangeResult> Evaluate(SliceRange& slice, uint32_t first, uint32_t count,
                                        size_t offset, const PositionOutput& output,
                                        InspectedPositions* inspected = nullptr);
-  // Returns the function that adds the records to inspected positions of an evaluated slice: see
-  // Inspection::Pending. The run must outlive the function.
-  std::function<bool(Inspection::Sequence&)> RecordsOf(Run& run, const SliceRange& slice,
-                                                       uint64_t digest) const;
 
  private:
   // Consecutive positions of one slice, evaluated together.
@@ -84,10 +78,11 @@ class SliceEvaluator {
   // Evaluates `ranges_`.
   absl::Status Decide(const Part& part);
   absl::Status AddStatistics(const Part& part);
-  // Copies the results into `positions`, the first positions of the slice. KeepRange: `row` is the
-  // index there of the range's first position.
-  void Keep(const Part& part, InspectedPositions& positions) const;
-  void KeepRange(const BackendRange& range, size_t row, InspectedPositions& positions) const;
+  // Copies results into `positions`, which begin at position `first`.
+  void Keep(const Part& part, uint32_t first, InspectedPositions& positions) const;
+  // Copies records there.
+  void KeepRecords(const SliceRange& slice, const Sequence::Reader& reader, uint32_t first,
+                   InspectedPositions& positions) const;
 
   const Backend& backend_;
   const EvaluateInput& input_;

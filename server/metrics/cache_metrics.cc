@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/statistics.h"
-#include "server/cache/inspection.h"
 #include "server/metrics/metric_families.h"
 #include "server/observe/verdict.h"
 
@@ -225,12 +224,6 @@ const RunFamily kRunFamilies[] = {
      [](const Shown& shown) {
        if (shown.run == nullptr) return Samples();
        return Samples{{static_cast<double>(shown.run->policy_version())}};
-     }},
-    {"sis_run_passed_over_inspections",
-     "Slices of sequences chosen for inspection whose values were not kept.", Gauge,
-     [](const Shown& shown) {
-       if (shown.run == nullptr) return Samples();
-       return Samples{{static_cast<double>(shown.run->inspection().passed_over())}};
      }},
     {"sis_run_verdict", "0: healthy, 1: worth a look, 2: broken.", Gauge,
      [](const Shown& shown) {

@@ -274,57 +274,6 @@ TEST_F(InspectTest, BadRequestsKeepNothing) {
   EXPECT_EQ(InspectSequence(*run_, inspect, response).code(), absl::StatusCode::kNotFound);
 }
 
-// Values that are recorded after a response equal those of the response, although the request's
-// arrays are freed by then. Draws keep their order.
-TEST_F(InspectTest, PendingValuesAreRecordedInOrder) {
-  Do(Request(all_, 20));
-  const v1::EvaluateRequest last = Request(all_, 21);
-  const v1::EvaluateResponse answer = Do(last);
-  EXPECT_TRUE(run_->inspection().MustRecord());
-  EXPECT_FALSE(run_->inspection().MustRecord()) << "one does";
-  int looks = 0;
-  while (run_->inspection().RecordNext()) ++looks;
-  EXPECT_EQ(looks, 6);
-  EXPECT_FALSE(run_->inspection().MustRecord());
-  ExpectKept(last, answer);
-  EXPECT_EQ(run_->inspection().passed_over(), 0);
-}
-
-TEST_F(InspectTest, ValuesWhoseRecordsAreEvictedFirstAreNotKept) {
-  Do(Request(all_, 22));
-  ASSERT_TRUE(run_->Release({"a", 0}));
-  ASSERT_TRUE(run_->Release({"b", 0}));
-  v1::InspectRunResponse overview;
-  InspectRun(*run_, overview);
-  ASSERT_EQ(overview.sequences_size(), 1);
-  EXPECT_EQ(overview.sequences(0).sequence().id(), "c");
-  EXPECT_EQ(run_->inspection().passed_over(), 2);
-}
-
-TEST_F(InspectTest, RecordsThatCameSinceArePassedOver) {
-  v1::EvaluateRequest request = Request({{0, 0, kLength}}, 23);
-  request.mutable_slices(0)->set_length(kLength + 10);
-  Add(current_[0].Gathered(0, 10), *request.mutable_gathered());
-  EXPECT_EQ(Do(request).totals().missing(), 10u);
-  AppendBlock(cache_, *run_, records_[0].Block("a", kLength, 0, 0, 10));
-  v1::InspectRunResponse overview;
-  InspectRun(*run_, overview);
-  EXPECT_EQ(overview.sequences_size(), 0);
-  EXPECT_EQ(run_->inspection().passed_over(), 1);
-}
-
-// If no thread records pending values, their number is bounded, and evaluations still succeed.
-TEST_F(InspectTest, PendingValuesAreBounded) {
-  for (uint64_t draw = 1; run_->inspection().passed_over() == 0; ++draw) {
-    ASSERT_LT(draw, 1000u);
-    EXPECT_EQ(Do(Request(all_, draw)).decisions().size(), 3 * kLength);
-    ASSERT_LE(run_->inspection().bytes(), Limits().inspected_bytes / 8 / 3);
-  }
-  v1::InspectRunResponse overview;
-  InspectRun(*run_, overview);
-  EXPECT_EQ(overview.sequences_size(), 2) << "fewer are chosen";
-}
-
 TEST_F(InspectTest, ASupersededRunLeavesNothing) {
   Do(Request(all_, 12));
   EXPECT_GT(run_->inspection().bytes(), 0);

@@ -41,7 +41,6 @@ std::vector<uint32_t> UniformsOf(const Inspection::Sequence& sequence) {
 }  // namespace
 
 void InspectRun(const Run& run, v1::InspectRunResponse& response) {
-  run.inspection().RecordAll();
   const Inspection::Overview overview = run.inspection().Describe();
   for (const Inspection::Summary& summary : overview.sequences) {
     v1::InspectRunResponse::InspectedSequence& sequence = *response.add_sequences();
@@ -73,7 +72,6 @@ absl::Status InspectSequence(const Run& run, const v1::InspectSequenceRequest& r
                              v1::InspectSequenceResponse& response) {
   const absl::StatusOr<SequenceName> name = ParseSequence(request.sequence());
   if (!name.ok()) return name.status();
-  run.inspection().RecordAll();
   const std::optional<Inspection::Sequence> found =
       run.inspection().Find({name->id, name->attempt});
   if (!found.has_value()) {

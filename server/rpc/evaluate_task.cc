@@ -15,14 +15,6 @@ constexpr uint64_t kPieceValues = 1 << 20;
 // Minimum values per helping worker. Fewer don't justify waking it up.
 constexpr uint64_t kLaneValues = 1 << 16;
 
-// Records inspected values, one sequence per work unit, so that evaluations wait for at most one.
-// The arguments outlive the pool; streams may not.
-void RecordWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
-  workers.ScheduleWhenIdle([&workers, run = std::move(run)] {
-    if (run->inspection().RecordNext()) RecordWhenIdle(workers, run);
-  });
-}
-
 }  // namespace
 
 void EvaluateTask::Start(const Resources& resources, const Caller& caller,
@@ -59,7 +51,6 @@ void EvaluateTask::Answer(const absl::Status& status) {
   if (run_ != nullptr) run_->recent_events().NoteEvaluation(status.code());
   call_.reset();
   done_(status);
-  if (run_ != nullptr && run_->inspection().MustRecord()) RecordWhenIdle(resources_.workers, run_);
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {

@@ -33,7 +33,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   void Schedule();
   void EvaluatePiece();
   // Releases its references to sequences before it answers, so that the client can then release the
-  // sequences or advance the version. Finally schedules the recording of inspected values.
+  // sequences or advance the version.
   void Answer(const absl::Status& status);
   // Evaluates one work unit. Returns true if it was the last.
   absl::StatusOr<bool> TryEvaluatePiece();

@@ -171,34 +171,6 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
   }
 }
 
-// The recording may outlive the registry's run.
-TEST_F(EvaluateTaskTest, AnIdleWorkerRecordsInspectedValues) {
-  for (const bool deleted : {false, true}) {
-    const std::shared_ptr<sis::Run> run = *cache_.registry.Find("a");
-    std::latch idle(1);
-    WorkerPool workers(1);
-    // Takes turns with the recording thread: two sequences, and then nothing.
-    std::function<void(int)> wait = [&](int turns) {
-      if (turns == 0) return idle.count_down();
-      workers.ScheduleWhenIdle([&, turns] { wait(turns - 1); });
-    };
-    Call call{Request("a", 2)};
-    Start(workers, call, [&](const absl::Status& status) {
-      EXPECT_TRUE(status.ok()) << status;
-      workers.Schedule("a", [&] {
-        EXPECT_FALSE(run->inspection().MustRecord()) << "the pool does";
-        if (deleted) {
-          EXPECT_TRUE(cache_.registry.Delete("a", run->incarnation()));
-        }
-        wait(4);
-      });
-    });
-    idle.wait();
-    EXPECT_EQ(run->inspection().Describe().sequences.size(), deleted ? 0 : 2);
-    EXPECT_EQ(run->inspection().bytes() > 0, !deleted);
-  }
-}
-
 // 32 sequences of 256 positions, K = 16: eight groups, with enough values for two workers.
 class SharedEvaluateTest : public EvaluateTaskTest {
  protected:

@@ -88,7 +88,6 @@ absl::Status GetServer(const Resources& resources, const Caller&, const v1::GetS
 absl::Status AdvanceVersion(const Resources& resources, Run& run,
                             const v1::AdvanceVersionRequest& request,
                             v1::AdvanceVersionResponse& response) {
-  run.inspection().RecordAll();  // while the records are there
   const absl::StatusOr<int64_t> dropped =
       resources.runs.AdvanceVersion(run, request.policy_version(), request.label());
   if (!dropped.ok()) return dropped.status();
@@ -146,7 +145,6 @@ absl::Status Release(const Resources& resources, Run& run, const v1::ReleaseRequ
     if (!name.ok()) return name.status();
     names.push_back(*std::move(name));
   }
-  run.inspection().RecordAll();  // while the records are there
   const absl::StatusOr<int64_t> released = resources.runs.Release(run, names);
   if (!released.ok()) return released.status();
   response.set_released_sequences(*released);

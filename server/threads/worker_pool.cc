@@ -27,20 +27,7 @@ void WorkerPool::Schedule(const std::string& run_id, std::function<void()> work)
   changed_.notify_one();
 }
 
-void WorkerPool::ScheduleWhenIdle(std::function<void()> work) {
-  {
-    WriterLock lock(mutex_);
-    when_idle_.push_back(std::move(work));
-  }
-  changed_.notify_one();
-}
-
 std::function<void()> WorkerPool::Next() {
-  if (turns_.empty()) {
-    std::function<void()> work = std::move(when_idle_.front());
-    when_idle_.pop_front();
-    return work;
-  }
   const auto queue = turns_.front();
   turns_.pop_front();
   std::function<void()> work = std::move(queue->second.front());
@@ -58,7 +45,7 @@ void WorkerPool::Run() {
     std::function<void()> work;
     {
       WriterLock lock(mutex_);
-      while (!stopping_ && turns_.empty() && when_idle_.empty()) changed_.wait(mutex_);
+      while (!stopping_ && turns_.empty()) changed_.wait(mutex_);
       // Work that still runs in another thread may schedule more, which that thread then runs.
       if (stopping_ && turns_.empty()) return;
       work = Next();

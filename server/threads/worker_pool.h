@@ -18,7 +18,7 @@ namespace sis {
 // Runs take turns: while several runs have scheduled work, the pool starts one work unit of each
 // before a second one of any. Units of one run are started in the order of scheduling. So a run
 // waits for at most one unit of every other run. Thread-safe. The destructor runs all scheduled
-// work, drops work that waits for idleness, and joins the threads.
+// work, and joins the threads.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);
@@ -30,8 +30,6 @@ class WorkerPool {
 
   // Long work should do one unit and schedule the rest, so that other runs get their turn.
   void Schedule(const std::string& run_id, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs the work when no other work waits.
-  void ScheduleWhenIdle(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Queue = std::deque<std::function<void()>>;
@@ -44,7 +42,6 @@ class WorkerPool {
   std::map<std::string, Queue> waiting_ ABSL_GUARDED_BY(mutex_);
   // The runs with scheduled work, the next one first.
   std::deque<std::map<std::string, Queue>::iterator> turns_ ABSL_GUARDED_BY(mutex_);
-  Queue when_idle_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::condition_variable_any changed_;
   std::vector<std::thread> threads_;

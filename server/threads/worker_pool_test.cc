@@ -13,67 +13,6 @@
 namespace sis {
 namespace {
 
-TEST(WorkerPoolTest, IdleWorkWaitsForAllOther) {
-  std::vector<int> order;
-  {
-    WorkerPool pool(1);
-    std::latch scheduled(1), idle(1);
-    pool.Schedule("run", [&] {
-      scheduled.wait();
-      pool.ScheduleWhenIdle([&] {
-        order.push_back(3);
-        pool.ScheduleWhenIdle([&] {
-          order.push_back(4);
-          idle.count_down();
-        });
-      });
-      order.push_back(0);
-    });
-    pool.Schedule("run", [&] { order.push_back(1); });
-    pool.Schedule("other", [&] { order.push_back(2); });
-    scheduled.count_down();
-    idle.wait();
-  }
-  std::ranges::sort(order.begin() + 1, order.begin() + 3);  // runs in either order
-  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
-}
-
-TEST(WorkerPoolTest, IdleWorkersRunWorkThatAnyThreadSchedules) {
-  WorkerPool pool(1);
-  std::latch done(1);
-  pool.ScheduleWhenIdle([&] { done.count_down(); });
-  done.wait();
-}
-
-TEST(WorkerPoolTest, IdleWorkWithoutEndKeepsNoDestructorWaiting) {
-  std::function<void()> again;
-  std::latch begun(2);
-  {
-    WorkerPool pool(1);
-    again = [&] {
-      if (!begun.try_wait()) begun.count_down();
-      pool.ScheduleWhenIdle(again);
-    };
-    pool.ScheduleWhenIdle(again);
-    begun.wait();
-  }
-}
-
-// Schedules work while the only thread is busy. Returns the order in which it runs.
-std::vector<std::string> OrderOf(const std::vector<std::string>& scheduled) {
-  std::vector<std::string> order;
-  std::latch busy(1);
-  {
-    WorkerPool pool(1);
-    pool.Schedule("first", [&] { busy.wait(); });
-    for (const std::string& run : scheduled) {
-      pool.Schedule(run, [&, run] { order.push_back(run); });
-    }
-    busy.count_down();
-  }
-  return order;
-}
-
 TEST(WorkerPoolTest, NoRunStartsTwiceWhileAnotherWaits) {
   std::mt19937 random(1);
   for (int round = 0; round < 50; ++round) {
