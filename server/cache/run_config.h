@@ -28,9 +28,6 @@ struct RunConfig {
   double mass = 0;
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
-
-  // Returns true if sets are cut where their probabilities reach `mass`.
-  bool cuts_sets() const { return mass > 0 && mass < 1; }
 };
 
 // Returns InvalidArgument, naming the field and its value, if a field is out of range.

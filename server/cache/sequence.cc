@@ -351,12 +351,6 @@ std::vector<Missing> Sequence::Reader::Gaps() const {
   return gaps;
 }
 
-void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
-  ForEachPiece(first, count, [](const Piece& piece) {
-    if (piece.block != nullptr) piece.block->Check().IgnoreError();  // the block stores the result
-  });
-}
-
 uint64_t Sequence::Reader::DigestOfPiece(const Piece& piece, Damage damage) {
   if (piece.block == nullptr) return 0;
   return damage == Damage::kUndone && piece.block->corrupt()

@@ -185,10 +185,6 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // Returns all gaps in order, even if records have filled them.
   std::vector<Missing> Gaps() const;
 
-  // Checks the checksums of the blocks with positions in [first, first + count). Marks blocks that
-  // fail as corrupt.
-  void Check(uint32_t first, uint32_t count) const;
-
   // Returns the record digest of the readable positions in [first, first + count): without corrupt
   // blocks and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;

@@ -418,7 +418,7 @@ void Server::KeepInOrder() {
     runs_.ForgetIdle(run_idle_expiry_);
     streams_.CancelStalled();
     if (store_ != nullptr && !checking_store_.exchange(true)) {
-      store_threads_.Run([this] {
+      store_threads_.Schedule("", [this] {
         CheckStore();
         checking_store_ = false;
       });

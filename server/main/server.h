@@ -34,7 +34,6 @@
 #include "server/store/stored_cache.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/mutex.h"
-#include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
 
 namespace sis {
@@ -117,7 +116,7 @@ class Server {
   std::map<std::string, std::string> logged_quarantined_;
   std::atomic<bool> checking_store_ = false;
   WorkerPool workers_;
-  StoreThreads store_threads_;
+  WorkerPool store_threads_;  // without a store none
   ServerStatus status_;
   const std::unique_ptr<v1::RatioService::Service> service_;
   std::unique_ptr<TlsFiles> tls_files_;  // null without TLS

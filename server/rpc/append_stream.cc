@@ -71,7 +71,7 @@ void AppendStream::OnReadDone(bool ok) {
                       : absl::InvalidArgumentError("message: not an AppendRequest"));
   }
   order_.HandOn();
-  resources_.store_threads.Run([this] { HandleRequest(); });
+  resources_.store_threads.Schedule("", [this] { HandleRequest(); });
 }
 
 void AppendStream::HandleRequest() {

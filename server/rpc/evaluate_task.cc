@@ -84,7 +84,7 @@ absl::Status EvaluateTask::EvaluateGroups(size_t first, size_t end, size_t lanes
   };
   std::vector<Stop> stops(lanes, {end, absl::OkStatus()});
   std::atomic<size_t> next = first;
-  SideBySide(&resources_.workers, request_.run().run_id(), lanes, [&](size_t lane) {
+  SideBySide(resources_.workers, request_.run().run_id(), lanes, [&](size_t lane) {
     Stop& stop = stops[lane];
     while (stop.status.ok()) {
       stop.group = next++;

@@ -106,7 +106,7 @@ class EvaluateTaskTest : public testing::Test {
 
   Cache cache_;
   const ScalarBackend backend_{};
-  StoreThreads store_threads_{0};
+  WorkerPool store_threads_{0};
   OpenStreams streams_{absl::Now};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};

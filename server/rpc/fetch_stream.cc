@@ -21,7 +21,7 @@ FetchStream::FetchStream(grpc::CallbackServerContext& context, const Resources& 
     return;
   }
   order_.HandOn();
-  resources.store_threads.Run([this, &request] {
+  resources.store_threads.Schedule("", [this, &request] {
     order_.Begin();
     if (absl::Status status = Open(request); !status.ok()) {
       End(status);

@@ -62,7 +62,7 @@ class OpenStreamsTest : public testing::Test {
   const ScalarBackend backend_{};
   OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   WorkerPool workers_{1};
-  StoreThreads store_threads_{0};
+  WorkerPool store_threads_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
   ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};

@@ -297,7 +297,7 @@ class RatioService final : public v1::RatioService::CallbackService {
                 const Handler& handler) {
     return Begin(method, context, [&](const Caller& caller, const Finish& finish) {
       const CallDeadline deadline(context, resources_.default_deadline);
-      resources_.store_threads.Run([this, caller, finish, deadline, handler, &request, &response] {
+      resources_.store_threads.Schedule("", [=, this, &request, &response] {
         const absl::Status late = deadline.Check();
         finish(late.ok() ? handler(resources_, caller, request, response) : late);
       });

@@ -13,7 +13,6 @@
 #include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
 #include "server/store/stored_runs.h"
-#include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
 
 namespace sis {
@@ -29,7 +28,9 @@ struct Resources {
   StoredRuns& runs;
   const Backend& backend;
   WorkerPool& workers;  // for Evaluate
-  StoreThreads& store_threads;
+  // For calls that may wait for a store, because gRPC's own threads must not. Without a store no
+  // call waits, and the pool has no threads.
+  WorkerPool& store_threads;
   OpenStreams& streams;
   RpcMetrics& metrics;
   ServerStatus& status;

@@ -40,12 +40,12 @@ class Helpers {
 
 }  // namespace
 
-void SideBySide(WorkerPool* workers, const std::string& run_id, size_t lanes,
+void SideBySide(WorkerPool& workers, const std::string& run_id, size_t lanes,
                 absl::FunctionRef<void(size_t lane)> work) {
   if (lanes <= 1) return work(0);
   const auto helpers = std::make_shared<Helpers>();
   for (size_t lane = 1; lane < lanes; ++lane) {
-    workers->Schedule(run_id, [helpers, work, lane] {
+    workers.Schedule(run_id, [helpers, work, lane] {
       if (!helpers->Join()) return;
       work(lane);
       helpers->Leave();

@@ -16,7 +16,7 @@ TEST(SideBySideTest, IdleWorkersHelp) {
   WorkerPool workers(2);
   std::latch all_started(3);  // passed only if three threads work concurrently
   std::vector<int> called(3);
-  SideBySide(&workers, "run", 3, [&](size_t lane) {
+  SideBySide(workers, "run", 3, [&](size_t lane) {
     all_started.arrive_and_wait();
     ++called[lane];
   });
@@ -29,7 +29,7 @@ TEST(SideBySideTest, BusyWorkersAreNeitherAwaitedNorJoinLater) {
   {
     WorkerPool workers(1);
     workers.Schedule("run", [&] { busy.wait(); });
-    SideBySide(&workers, "run", 4, [&](size_t lane) { called.push_back(lane); });
+    SideBySide(workers, "run", 4, [&](size_t lane) { called.push_back(lane); });
     busy.count_down();
   }
   EXPECT_EQ(called, std::vector<size_t>{0});
@@ -43,7 +43,7 @@ TEST(SideBySideTest, WorkersMayAskForHelp) {
     for (int time = 0; time < kTimes; ++time) {
       workers.Schedule("run", [&] {
         std::atomic<int> next = 0;
-        SideBySide(&workers, "run", 3, [&](size_t) {
+        SideBySide(workers, "run", 3, [&](size_t) {
           while (next++ < kParts) ++done;
         });
       });
@@ -56,7 +56,7 @@ TEST(SideBySideTest, ReturnsWhenAllHaveReturned) {
   WorkerPool workers(1);
   std::latch helping(1);
   std::atomic<bool> helped = false;
-  SideBySide(&workers, "run", 2, [&](size_t lane) {
+  SideBySide(workers, "run", 2, [&](size_t lane) {
     if (lane == 0) return helping.wait();
     helping.count_down();
     absl::SleepFor(absl::Milliseconds(50));  // long after lane 0 has returned

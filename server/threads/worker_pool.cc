@@ -18,6 +18,7 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::Schedule(const std::string& run_id, std::function<void()> work) {
+  if (threads_.empty()) return work();
   {
     WriterLock lock(mutex_);
     const auto [queue, inserted] = waiting_.try_emplace(run_id);
@@ -47,7 +48,7 @@ void WorkerPool::Run() {
       WriterLock lock(mutex_);
       while (!stopping_ && turns_.empty()) changed_.wait(mutex_);
       // Work that still runs in another thread may schedule more, which that thread then runs.
-      if (stopping_ && turns_.empty()) return;
+      if (turns_.empty()) return;
       work = Next();
     }
     work();

@@ -21,6 +21,7 @@ namespace sis {
 // work, and joins the threads.
 class WorkerPool {
  public:
+  // Without threads, work runs in the thread that schedules it.
   explicit WorkerPool(int threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <latch>
 #include <map>
@@ -12,6 +11,21 @@
 
 namespace sis {
 namespace {
+
+// Schedules work while the only thread is busy. Returns the order in which it runs.
+std::vector<std::string> OrderOf(const std::vector<std::string>& scheduled) {
+  std::vector<std::string> order;
+  std::latch busy(1);
+  {
+    WorkerPool pool(1);
+    pool.Schedule("first", [&] { busy.wait(); });
+    for (const std::string& run : scheduled) {
+      pool.Schedule(run, [&, run] { order.push_back(run); });
+    }
+    busy.count_down();
+  }
+  return order;
+}
 
 TEST(WorkerPoolTest, NoRunStartsTwiceWhileAnotherWaits) {
   std::mt19937 random(1);
