@@ -11,8 +11,6 @@
 namespace sis {
 namespace {
 
-uint32_t Of(std::span<const std::byte> bytes) { return ExtendCrc32c(0, bytes); }
-
 // Computes the CRC bit by bit, as it is defined.
 uint32_t Extend(uint32_t crc, std::span<const std::byte> bytes) {
   uint32_t state = ~crc;
