@@ -15,6 +15,8 @@ class VerlSnippetTest(VerlCase):
     def test_without_ray(self):
         samples = rollout(self.coarse, 8, 20, 31)
         run = SisConfig(self.address, run="my-training").create_run(self.client, WHOLE, algorithm="verl")
+        # VerlTrainerTest uses this name too.
+        self.addCleanup(self.client.delete_run, run.id)
         append(self.client, run, samples)
         worker = training_worker.make_worker(self.path)
         here = {"worker": worker, "actor_config": training_worker.actor_config(worker), "address": self.address}
