@@ -150,7 +150,8 @@ TEST_F(ClientTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
 // A server that accepts connections but never answers.
 TEST(SilentServerTest, NoCallOutlivesItsTimeout) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t size = sizeof address;
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(listen(listener, 8), 0);

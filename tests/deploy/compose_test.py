@@ -37,7 +37,7 @@ def container_ports(service: str) -> List[str]:
 class SchemaTest(unittest.TestCase):
     def config(self, file: pathlib.Path, **variables: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            ["docker-compose", "-f", file, "config"], capture_output=True, text=True, timeout=60,
+            ["docker-compose", "--profile", "redis", "-f", file, "config"], capture_output=True, text=True, timeout=60,
             env={**os.environ, "HOME": os.environ.get("TEST_TMPDIR", "/tmp"), **variables},
         )
 

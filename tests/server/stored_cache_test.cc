@@ -65,7 +65,9 @@ uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
 
 uint64_t DigestAt(const Run::Found& found, uint32_t first, uint32_t count) {
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
-  return sequence == nullptr ? 0 : Sequence::Reader(**sequence).Digest(first, count);
+  if (sequence == nullptr) return 0;
+  const Sequence::Reader reader(**sequence);
+  return reader.Digest(first, count);
 }
 
 absl::StatusCode CodeOf(const v1::Ack& ack) { return static_cast<absl::StatusCode>(ack.code()); }

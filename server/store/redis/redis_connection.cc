@@ -161,7 +161,8 @@ absl::StatusOr<size_t> RedisConnection::Move(absl::Time deadline, const Step& st
     if (moved > 0) return static_cast<size_t>(moved);
     if (!BIO_should_retry(bio_.get())) return TakeError(name_);
     pollfd polled = {.fd = static_cast<int>(BIO_get_fd(bio_.get(), nullptr)),
-                     .events = static_cast<short>(BIO_should_read(bio_.get()) ? POLLIN : POLLOUT)};
+                     .events = static_cast<short>(BIO_should_read(bio_.get()) ? POLLIN : POLLOUT),
+                     .revents = 0};
     poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
   }
 }
