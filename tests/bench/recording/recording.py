@@ -1,17 +1,16 @@
-"""Measures the cost of log-probs to vLLM, and the additional cost of recording them: tokens per second of
-one engine, which streams every token as it is made.
+"""Measures the cost of log-probs to vLLM, and the additional cost of recording them.
 
     tools/rl-environment rl
     bazel run //tests/bench/recording
 
 The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn, in
-one process: without log-probs; with log-probs of 1, 8, 20 and 100 tokens, as dictionaries, as FlatLogprobs
-and as arrays; and with a recorder that sends the log-probs of 20 tokens to a server on this machine. It sends
-arrays twice a second, from an engine that returns whole outputs.
+one process: without log-probs; with log-probs of 20 and 100 tokens, as dictionaries, as FlatLogprobs and as
+arrays; and with a recorder that sends the log-probs of 20 tokens to a server on this machine. The engine returns whole
+outputs, as it does to TRL and verl. Arrays are also recorded twice a second while outputs grow.
 
 Prints medians over repetitions for each way, with minimum and maximum: tokens per second; the ratio to the
-way without log-probs in the same repetition; and, where recorded, the recorder's processor time per token, of
-its calls and of its thread.
+way without log-probs in the same repetition; and, where recorded, microseconds of processor time per token, of
+the recorder's calls in the engine's thread and of its own thread.
 """
 
 import argparse
@@ -26,8 +25,6 @@ from typing import NamedTuple, Optional
 from tests.bench import environment
 
 RECORDED = 20
-
-
 FORMS = ("dictionaries", "flat", "arrays")
 
 
@@ -44,7 +41,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way(None),
-    *(Way(log_probs, form) for log_probs in (1, 8, RECORDED, 100) for form in FORMS),
+    *(Way(log_probs, form) for log_probs in (RECORDED, 100) for form in FORMS),
     *(Way(RECORDED, form, recorded=True) for form in FORMS),
 )
 
@@ -67,22 +64,21 @@ class Engine:
         self._made = 0
 
     def once(self, way):
-        """Tokens per second, and seconds of processor time per token that the recorder used."""
+        """Tokens per second, and the recorder's seconds of processor time per token: of its calls, of its thread."""
         import vllm
         from vllm.sampling_params import RequestOutputKind
 
         from sis.engines import Recorder
         from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
 
-        engine, recorder, own, due = self._llm.llm_engine, None, 0.0, time.monotonic()
+        engine, recorder, calls, due = self._llm.llm_engine, None, 0.0, time.monotonic()
         # The processor's own method is on its class.
         vars(engine.output_processor).pop("add_request", None)
         if way.form == "arrays":
             hand_over_arrays(engine)
-        whole = way.form == "arrays" and way.recorded
         params = vllm.SamplingParams(
             max_tokens=self._tokens, logprobs=way.log_probs, flat_logprobs=way.form == "flat", ignore_eos=True,
-            seed=1, output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA,
+            seed=1, output_kind=RequestOutputKind.FINAL_ONLY,
         )  # fmt: skip
         if way.recorded:
             recorder = Recorder(self._client, self._run, VllmAdapter(self._llm, params), policy_version=0)
@@ -96,19 +92,20 @@ class Engine:
             if recorder is not None:
                 adding = time.thread_time()
                 recorder.add_many((output.request_id, output) for output in outputs)
-                if whole and time.monotonic() > due:
+                if way.form == "arrays" and time.monotonic() > due:
                     recorder.add_many(outputs_so_far(engine))
                     due = time.monotonic() + 0.5
-                own += time.thread_time() - adding
+                calls += time.thread_time() - adding
             count += sum(len(output.outputs[0].token_ids) for output in outputs)
         if recorder is not None:
             recorder.flush()
         took = time.perf_counter() - began
+        of_thread = 0.0
         if recorder is not None:
-            own += time.clock_gettime(clock)
+            of_thread = time.clock_gettime(clock)
             recorder.close()
             self._client.release(self._run, [f"{self._made}-{number}" for number in range(self._requests)])
-        return count / took, own / count
+        return count / took, calls / count, of_thread / count
 
 
 def main():
@@ -122,7 +119,7 @@ def main():
     import sis
     from server.testing.live_server import LiveServer
 
-    speeds, own = {way: [] for way in WAYS}, {way: [] for way in WAYS}
+    speeds, calls, threads = ({way: [] for way in WAYS} for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or f"{folder}/model"
         if not arguments.model:
@@ -136,16 +133,19 @@ def main():
                 engine.once(WAYS[-1])
                 for _ in range(arguments.repetitions):
                     for way in WAYS:
-                        speed, used = engine.once(way)
+                        speed, of_calls, of_thread = engine.once(way)
                         speeds[way].append(speed)
-                        own[way].append(1e6 * used)
+                        calls[way].append(1e6 * of_calls)
+                        threads[way].append(1e6 * of_thread)
         finally:
             server.kill()
-    print(f"{'log-probs per token':32} {'tokens/s':>26} {'of that without':>22} {'recorder, us a token':>22}")
+    heads = ("tokens/s", "of that without", "calls, us a token", "thread, us a token")
+    print(f"{'log-probs per token':32}", *(f"{head:>22}" for head in heads))
     for way in WAYS:
         ratios = [speed / alone for speed, alone in zip(speeds[way], speeds[WAYS[0]])]
-        last = spread(own[way], 1) if way.recorded else ""
-        print(f"{str(way):32} {spread(speeds[way], 0):>26} {spread(ratios, 3):>22} {last:>22}")
+        columns = [spread(speeds[way], 0), spread(ratios, 3)]
+        columns += [spread(used[way], 2) for used in (calls, threads) if way.recorded]
+        print(f"{str(way):32}", *(f"{column:>22}" for column in columns))
 
 
 if __name__ == "__main__":
