@@ -291,19 +291,21 @@ TEST_P(HostileRedisTest, AnOpenedStoreReturnsErrorsByTheDeadline) {
   const auto store = OpenRedis(server.address(), "server");
   ASSERT_TRUE(store.ok()) << store.status();
   int told = 0;
-  for (const auto& [call, status] : CallAll(**store)) {
-    // An answer may be right for some calls.
-    if (status.ok() || absl::IsNotFound(status)) continue;
-    EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDataLoss(status)) << call << status;
-    const std::string message(status.message());
-    if (absl::IsDataLoss(status) || absl::StrContains(message, GetParam().message)) {
-      ++told;
-    } else {
-      // On a busy machine the deadline passes before the answer comes.
-      EXPECT_THAT(message, HasSubstr("in time")) << call;
+  // On a busy machine the deadline of every call may pass before the answer comes.
+  while (told == 0) {
+    for (const auto& [call, status] : CallAll(**store)) {
+      // An answer may be right for some calls.
+      if (status.ok() || absl::IsNotFound(status)) continue;
+      EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDataLoss(status)) << call << status;
+      const std::string message(status.message());
+      if (absl::IsDataLoss(status) || absl::StrContains(message, GetParam().message)) {
+        ++told;
+      } else {
+        EXPECT_THAT(message, HasSubstr("in time")) << call;
+      }
     }
+    if (HasFailure()) break;
   }
-  EXPECT_GT(told, 0);
 }
 
 TEST_P(HostileRedisTest, OpeningReturnsAnErrorByTheDeadline) {
