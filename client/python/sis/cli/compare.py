@@ -20,7 +20,6 @@ def compare(
     k: int = typer.Option(
         0, min=0, show_default=False, help="Number of most probable tokens to decide with; 0: all, at most 254."
     ),
-    seed: int = typer.Option(0, min=0, max=2**64 - 1, show_default=False, help="Seed of the draws."),
     output: Output = OUTPUT,
 ) -> None:
     """Compares two recordings of log-probs, and says why they differ.
@@ -54,7 +53,7 @@ def compare(
     from sis.diagnose import compare as compare_files
 
     try:
-        comparison = compare_files(_read(a), _read(b), top_k=k, seed=seed)
+        comparison = compare_files(_read(a), _read(b), top_k=k)
     except ValueError as error:
         fail(str(error))
     if output is Output.json:

@@ -1,10 +1,10 @@
 """Why the log-probs of two engines, or of an engine and a trainer, differ.
 
-    from sis import diagnose
+from sis import diagnose
 
-    comparison = diagnose.compare(diagnose.read_file("rollout.jsonl"), diagnose.read_file("trainer.jsonl"))
-    print(*comparison.diagnosis.verdict, sep="\\n")
-    print(*diagnose.diagnose_run(client, "math-7b").tokens.verdict, sep="\\n")
+comparison = diagnose.compare(diagnose.read_file("rollout.jsonl"), diagnose.read_file("trainer.jsonl"))
+print(*comparison.diagnosis.verdict, sep="\\n")
+print(*diagnose.diagnose_run(client, "math-7b").tokens.verdict, sep="\\n")
 """
 
 from sis.diagnose.check import Check

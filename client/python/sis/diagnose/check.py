@@ -1,12 +1,15 @@
-"""The result of a check for one fault: measured value, limit with its reason, and advice. And what checks measure with."""
+"""Questions about a comparison, what checks of them find, and what they measure with."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import List, NamedTuple
+from typing import TYPE_CHECKING, Callable, List, NamedTuple, Union
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from sis.diagnose.compared import Compared
 
 CLEAR, FAULT, UNTESTED = "clear", "fault", "untested"
 AT_LEAST, AT_MOST = "at_least", "at_most"
@@ -19,13 +22,12 @@ class Check:
     # Question that the check answers, and the quantity in `value`.
     question: str
     statistic: str
-    # Limit, which counts as a fault itself, and the reason for it.
+    # Limit, which counts as a fault itself.
     limit: float
-    reason: str
     # Setting to look at if it is a fault.
     setting: str
     # On which side of the limit the fault is.
-    fault_if: str = AT_LEAST
+    fault_if: str
     outcome: str = UNTESTED
     # NaN if it was not measured.
     value: float = math.nan
@@ -38,22 +40,43 @@ class Check:
     def fault(self) -> bool:
         return self.outcome == FAULT
 
-    def decide(self, measured: float, finding: str) -> Check:
-        """A value beyond the limit is a fault; `finding` says which."""
-        self.value = float(measured)
-        beyond = measured >= self.limit if self.fault_if == AT_LEAST else measured <= self.limit
-        self.outcome = FAULT if beyond else CLEAR
-        self.finding = finding if beyond else ""
-        return self
 
-    def clear(self) -> Check:
-        self.outcome = CLEAR
-        return self
+class Measured(NamedTuple):
+    value: float
+    # The fault that it is beyond the limit; empty if it is none there either.
+    finding: str
+    sequences: List[int] = []
 
-    def untested(self, why: str) -> Check:
-        self.outcome = UNTESTED
-        self.finding = why
-        return self
+
+# None: clear, without a value. A text: why nothing could be measured.
+Answer = Union[Measured, str, None]
+# Called with a comparison, and, if another fault makes the answer meaningless, with the reason.
+Question = Callable[..., Check]
+
+
+def question(
+    text: str, statistic: str, limit: float, setting: str, fault_if: str = AT_LEAST
+) -> Callable[[Callable[[Compared], Answer]], Question]:
+    """Makes a question of a function check_NAME, which measures the answer."""
+
+    def with_answer(measure: Callable[[Compared], Answer]) -> Question:
+        def ask(compared: Compared, meaningless: str = "") -> Check:
+            check = Check(measure.__name__[len("check_") :], text, statistic, limit, setting, fault_if)
+            answer = meaningless or measure(compared)
+            if isinstance(answer, str):
+                check.finding = answer
+                return check
+            check.outcome = CLEAR
+            if answer is not None:
+                check.value = float(answer.value)
+                beyond = answer.value >= limit if fault_if == AT_LEAST else answer.value <= limit
+                if beyond and answer.finding:
+                    check.outcome, check.finding, check.sequences = FAULT, answer.finding, answer.sequences
+            return check
+
+        return ask
+
+    return with_answer
 
 
 class Moments(NamedTuple):

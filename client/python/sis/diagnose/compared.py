@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Tuple
 
 import numpy as np
 
 from sis import _ragged
-from sis.diagnose.decisions import Decisions
+from sis.diagnose.decisions import LARGEST, Decisions, decide
 from sis.diagnose.lists import Lists
 from sis.diagnose.recordings import Pair, Recording
 
-# Nats. abs(log w) is limited as in the service's sums.
-_LARGEST_DEVIATION = 64.0
 
-
-def equal_tokens(a: Recording, b: Recording, shift: int = 0) -> np.ndarray:
+def equal_tokens(pair: Pair, shift: int = 0) -> np.ndarray:
     """Returns, int64 [S], how many tokens of A, from the first on, B has `shift` positions later."""
-    skip_a, skip_b = max(0, -shift), max(0, shift)
+    a, b, skip_a, skip_b = pair.a, pair.b, max(0, -shift), max(0, shift)
     counts = np.maximum(0, np.minimum(a.lengths - skip_a, b.lengths - skip_b))
-    differ = a.sampled[_ragged.places(a.starts + skip_a, counts)] != b.sampled[_ragged.places(b.starts + skip_b, counts)]
+    differ = (
+        a.sampled[_ragged.places(a.starts + skip_a, counts)] != b.sampled[_ragged.places(b.starts + skip_b, counts)]
+    )
     starts = np.cumsum(counts) - counts
     places = np.append(np.flatnonzero(differ), len(differ))
     return np.minimum(places[np.searchsorted(places, starts)] - starts, counts)
@@ -29,141 +28,127 @@ def equal_tokens(a: Recording, b: Recording, shift: int = 0) -> np.ndarray:
 
 def common_positions(pair: Pair) -> np.ndarray:
     """Returns, int64 [S], the positions up to and including the first where the sampled tokens differ."""
-    shorter = np.minimum(pair.a.lengths, pair.b.lengths)
-    return np.minimum(equal_tokens(pair.a, pair.b) + 1, shorter)
+    return np.minimum(equal_tokens(pair) + 1, np.minimum(pair.a.lengths, pair.b.lengths))
 
 
-class Tokens(NamedTuple):
-    """Listed tokens, in the order of their positions."""
-
-    # The compared position of each, its id, and whether the text has the token already.
-    rows: np.ndarray
-    ids: np.ndarray
-    seen: np.ndarray
-    # float64, nats. NaN where a file does not list it.
-    a: np.ndarray
-    b: np.ndarray
+def total_variations(a: Lists, b: Lists, rows: np.ndarray) -> np.ndarray:
+    """Returns, float64 [N], half the sum of abs(p - q) over the tokens that the lists of A or those of B at `rows`
+    have. One that a list leaves out counts as impossible there. In [0, 1], except for rounding."""
+    q = b.probs_of(rows[a.rows], a.ids)
+    return (a.sums(np.abs(a.probs - q)) + np.maximum(0.0, b.sums(b.probs)[rows] - a.sums(q))) / 2
 
 
+@dataclass(frozen=True, eq=False)
 class Compared:
-    """C positions of S sequences that both recordings have, one after the other.
+    """C positions of S sequences that both recordings have, one after the other."""
 
-    Attributes:
-        sequences, positions: int64 [C].
-        a_sampled: int64 [C].
-        a_lists, b_lists: Of these positions.
-        decisions: With A as the behaviour policy. Whoever makes this sets them.
-    """
-
+    # Whole sequences, and int64 [S]: their numbers, which ascend, and how many of their positions are compared.
+    pair: Pair
+    numbers: np.ndarray
+    counts: np.ndarray
+    # The compared positions of both recordings.
+    a: Recording
+    b: Recording
+    # With A as the behaviour policy.
     decisions: Decisions
 
-    def __init__(self, pair: Pair, counts: np.ndarray) -> None:
+    @staticmethod
+    def of(pair: Pair, counts: np.ndarray, top_k: int) -> Compared:
         """counts: int64 [S], of each sequence."""
-        self.pair = pair
-        self.counts = counts
-        self.starts = np.cumsum(counts) - counts
-        self.sequences = np.repeat(np.arange(len(counts)), counts)
-        self.positions = _ragged.places(np.zeros(len(counts), np.int64), counts)
-        self.at_a, self.at_b = _ragged.places(pair.a.starts, counts), _ragged.places(pair.b.starts, counts)
-        self.a_sampled = pair.a.sampled[self.at_a]
-        self.a_lists, self.b_lists = pair.a.lists.take(self.at_a), pair.b.lists.take(self.at_b)
+        every = np.arange(len(counts))
+        a, b = pair.a.take(every, counts), pair.b.take(every, counts)
+        return Compared(pair, every, counts, a, b, decide(a, b, top_k))
+
+    def only(self, sequences: np.ndarray) -> Compared:
+        """Returns what is compared of some sequences, of the numbers given."""
+        kept = np.flatnonzero(np.isin(self.numbers, sequences))
+        counts, (a, b) = self.counts[kept], (self.pair.a, self.pair.b)
+        return Compared(
+            Pair(a.take(kept, a.lengths[kept]), b.take(kept, b.lengths[kept]), self.pair.by_id),
+            self.numbers[kept],
+            counts,
+            self.a.take(kept, counts),
+            self.b.take(kept, counts),
+            self.decisions.take(_ragged.places(self.a.starts[kept], counts)),
+        )
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.a.sampled)
 
-    def side(self, file: str) -> Tuple[Recording, np.ndarray, Lists]:
-        """Returns the recording of "a" or "b", where the compared positions are in it, and their lists."""
-        return (self.pair.a, self.at_a, self.a_lists) if file == "a" else (self.pair.b, self.at_b, self.b_lists)
+    @functools.cached_property
+    def sequences(self) -> np.ndarray:
+        """int64 [C]. The number of each position's sequence."""
+        return np.repeat(self.numbers, self.counts)
+
+    @functools.cached_property
+    def positions(self) -> np.ndarray:
+        """int64 [C]. Numbers of the positions in their sequences."""
+        return _ragged.places(np.zeros(len(self.counts), np.int64), self.counts)
 
     @functools.cached_property
     def has_lists(self) -> np.ndarray:
-        return (self.a_lists.counts > 0) & (self.b_lists.counts > 0)
-
-    @functools.cached_property
-    def has_ratio(self) -> np.ndarray:
-        return self.decisions.scored
+        return (self.a.lists.counts > 0) & (self.b.lists.counts > 0)
 
     @functools.cached_property
     def deviations(self) -> np.ndarray:
-        """abs(log w), nats; NaN without a ratio. Where the current policy finds the token impossible, it is 64."""
-        return np.minimum(_LARGEST_DEVIATION, np.abs(self.decisions.log_ratios.astype(np.float64)))
-
-    @functools.cached_property
-    def a_in_b(self) -> np.ndarray:
-        """Returns the indices of B's tokens for the tokens that A lists; -1 if B does not list them."""
-        return self.b_lists.find(self.a_lists.rows, self.a_lists.ids)
-
-    @functools.cached_property
-    def b_in_a(self) -> np.ndarray:
-        """Indices of A's tokens for the tokens that B lists, -1 if A does not list them."""
-        found = np.full(len(self.b_lists.ids), -1)
-        listed = np.flatnonzero(self.a_in_b >= 0)
-        found[self.a_in_b[listed]] = listed
-        return found
+        """abs(log w), nats, as in the service's sums; NaN without a ratio."""
+        return np.minimum(LARGEST, np.abs(self.decisions.log_ratios.astype(np.float64)))
 
     @functools.cached_property
     def total_variations(self) -> np.ndarray:
-        """Half the sum of abs(p - q) over the tokens that either lists; one that a list leaves out counts as
-        impossible there. In [0, 1], except for rounding."""
-        other = self.b_lists.probs_at(self.a_in_b)
-        unlisted = np.where(self.b_in_a < 0, self.b_lists.probs, 0.0)
-        return (self.a_lists.sums(np.abs(self.a_lists.probs - other)) + self.b_lists.sums(unlisted)) / 2
+        return total_variations(self.a.lists, self.b.lists, np.arange(len(self)))
 
     @functools.cached_property
-    def within_a(self) -> np.ndarray:
-        """Returns True if B lists only tokens that A lists."""
-        return self.b_lists.sums(self.b_in_a < 0) == 0
+    def b_of_a(self) -> np.ndarray:
+        """B's log-probs of the tokens that A lists, nats; NaN if B does not list them."""
+        return self.b.lists.log_probs_of(self.a.lists.rows, self.a.lists.ids)
 
     @functools.cached_property
-    def common(self) -> Tokens:
-        """The tokens that both files list."""
-        kept = self.a_in_b >= 0
-        return self._tokens(self.a_lists, kept, self.a_lists.log_probs[kept], self.b_lists.log_probs[self.a_in_b[kept]])
+    def only_b(self) -> np.ndarray:
+        """Whether each token that B lists is not in A's list."""
+        return np.isnan(self.a.lists.log_probs_of(self.b.lists.rows, self.b.lists.ids))
 
-    @functools.cached_property
-    def only_a(self) -> Tokens:
-        kept = self.a_in_b < 0
-        return self._tokens(self.a_lists, kept, self.a_lists.log_probs[kept], np.full(int(kept.sum()), np.nan))
+    @property
+    def is_gathered(self) -> bool:
+        """True if B lists only tokens that A lists, like a trainer that looks up recorded tokens. Tokens that B omits
+        are then unknown, not improbable."""
+        return len(self.only_b) > 0 and not self.only_b.any()
 
-    @functools.cached_property
-    def only_b(self) -> Tokens:
-        kept = self.b_in_a < 0
-        return self._tokens(self.b_lists, kept, np.full(int(kept.sum()), np.nan), self.b_lists.log_probs[kept])
-
-    def _tokens(self, lists: Lists, kept: np.ndarray, a: np.ndarray, b: np.ndarray) -> Tokens:
-        rows, ids = lists.rows[kept], lists.ids[kept]
+    def seen(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Returns whether the text before the positions `rows` has the tokens `ids`."""
         # First position of each sampled token in each sequence.
-        keys, first = np.unique((self.sequences << 25) + self.a_sampled + 1, return_index=True)
+        keys, first = np.unique((self.sequences << 25) + self.a.sampled + 1, return_index=True)
         wanted = (self.sequences[rows] << 25) + ids + 1
-        if len(keys):
-            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-            seen = (keys[place] == wanted) & (first[place] < rows)
-        else:
-            seen = np.zeros(0, bool)
-        return Tokens(rows, ids, seen, a.astype(np.float64), b.astype(np.float64))
+        place = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
+        return (keys[place] == wanted) & (first[place] < rows)
+
+    @functools.cached_property
+    def common(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The tokens that both files list, in the order of their positions: compared position, id, and A's and B's
+        log-probs, float64, nats."""
+        lists, listed = self.a.lists, ~np.isnan(self.b_of_a)
+        log_probs = lists.log_probs[listed].astype(np.float64)
+        return lists.rows[listed], lists.ids[listed], log_probs, self.b_of_a[listed]
+
+    @functools.cached_property
+    def in_common(self) -> np.ndarray:
+        """int64 [C]. How many tokens both files list."""
+        return np.bincount(self.common[0], minlength=len(self))
 
     @functools.cached_property
     def centred(self) -> Tuple[np.ndarray, np.ndarray]:
         """Log-probs of `common`, A's and B's, each less its mean over the position: what is left does not depend on how
         either was normalised."""
-        rows, counts = self.common.rows, np.maximum(1, self.in_common)
-
-        def less_mean(column: np.ndarray) -> np.ndarray:
-            return column - (np.bincount(rows, column, minlength=len(self)) / counts)[rows]
-
-        return less_mean(self.common.a), less_mean(self.common.b)
-
-    @functools.cached_property
-    def in_common(self) -> np.ndarray:
-        """int64 [C]. How many tokens both files list."""
-        return np.bincount(self.common.rows, minlength=len(self))
+        rows, _, a, b = self.common
+        a_means, b_means = (np.bincount(rows, x, minlength=len(self)) / np.maximum(1, self.in_common) for x in (a, b))
+        return a - a_means[rows], b - b_means[rows]
 
     @functools.cached_property
     def noise(self) -> np.ndarray:
         """Root of the mean squared difference of listed log-probs, less their mean; NaN if fewer than three are in
         common. It does not depend on how certain the policy is there, as log w does."""
         a, b = self.centred
-        squares = np.bincount(self.common.rows, (b - a) ** 2, minlength=len(self))
+        squares = np.bincount(self.common[0], (b - a) ** 2, minlength=len(self))
         return np.where(self.in_common >= 3, np.sqrt(squares / np.maximum(1, self.in_common)), np.nan)
 
     def shifted(self, by: int) -> Tuple[np.ndarray, np.ndarray]:
@@ -171,61 +156,3 @@ class Compared:
         here = np.arange(max(0, -by), max(0, min(len(self), len(self) - by)))
         here = here[self.sequences[here] == self.sequences[here + by]]
         return here, here + by
-
-    @functools.cached_property
-    def _cache(self) -> Dict[str, object]:
-        return {}
-
-    def cached(self, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """Returns an array of all positions that is made once."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Some of the sequences of two recordings, which checks are asked about."""
-
-    compared: Compared
-    # int64, ascending.
-    sequences: np.ndarray
-
-    @staticmethod
-    def whole(compared: Compared) -> Part:
-        return Part(compared, np.arange(len(compared.counts)))
-
-    def only(self, sequences: Sequence[int]) -> Part:
-        """The sequences given, which ascend, alone."""
-        return Part(self.compared, np.asarray(sequences, np.int64))
-
-    def without(self, sequences: Sequence[int]) -> Part:
-        return Part(self.compared, np.setdiff1d(self.sequences, np.asarray(sequences, np.int64)))
-
-    @functools.cached_property
-    def positions(self) -> np.ndarray:
-        """int64. The indices of the compared positions."""
-        return _ragged.places(self.compared.starts[self.sequences], self.compared.counts[self.sequences])
-
-    @functools.cached_property
-    def by_sequence(self) -> List[Tuple[int, slice]]:
-        """Each sequence, and where its compared positions are among all."""
-        starts = self.compared.starts[self.sequences].tolist()
-        counts = self.compared.counts[self.sequences].tolist()
-        return [
-            (sequence, slice(start, start + count))
-            for sequence, start, count in zip(self.sequences.tolist(), starts, counts)
-        ]
-
-    def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the indices of the tokens whose positions, ascending `rows`, are in this part."""
-        starts = self.compared.starts[self.sequences]
-        first = np.searchsorted(rows, starts)
-        return _ragged.places(first, np.searchsorted(rows, starts + self.compared.counts[self.sequences]) - first)
-
-    @functools.cached_property
-    def is_gathered(self) -> bool:
-        """Returns True if B lists only tokens that A lists, like a trainer that looks up recorded tokens. Tokens that B
-        omits are then unknown, not improbable."""
-        compared, at = self.compared, self.positions
-        return bool((compared.b_lists.counts[at] > 0).any() and compared.within_a[at].all())

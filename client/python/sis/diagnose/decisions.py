@@ -5,17 +5,15 @@ They follow docs/numerics.md, except for exponentials, which are numpy's.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, Optional, Union
+from typing import Dict, Optional, Union
 
 import numpy as np
 
 from sis import _ragged
 from sis._evaluation import Decision
-from sis.diagnose.lists import Lists
-
-if TYPE_CHECKING:
-    from sis.diagnose.compared import Compared
+from sis.diagnose.recordings import Recording
 
 # Slots that a record holds at most.
 MAX_TOP_K = 254
@@ -23,12 +21,10 @@ _HIGHEST_LOG_PROB = 2.0**-6
 _MAX_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100
 # Maximum that a position adds to a sum, in nats.
-_LARGEST = 64.0
+LARGEST = 64.0
 
-
-# For people and programs.
-NAMES = {Decision.ACCEPTED: "accepted", Decision.REJECTED: "rejected", Decision.OUTSIDE_TOP_K: "outside"}
-UNSCORED = "unscored"
+# For people and programs, by Decision.
+_NAMES = np.array(["unscored", "accepted", "rejected", "outside", "unscored"], object)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +47,32 @@ class Decisions:
     def scored(self) -> np.ndarray:
         return self.decisions < Decision.MISSING
 
-    def name(self, position: int) -> str:
-        return NAMES.get(Decision(self.decisions[position]), UNSCORED)
+    @property
+    def names(self) -> np.ndarray:
+        return _NAMES[self.decisions]
+
+    def take(self, rows: np.ndarray) -> Decisions:
+        """Returns the decisions about these positions."""
+        arrays = {name: value[rows] for name, value in vars(self).items() if name != "top_k"}
+        return dataclasses.replace(self, **arrays)
 
     def summary(self) -> Dict[str, Optional[Union[int, float]]]:
         """Returns counts and means over the scored positions; None for a mean over nothing."""
         scored = self.scored
-        count = int(scored.sum())
+        decisions, log_ratios = self.decisions[scored], self.log_ratios[scored].astype(np.float64)
+        accepted, size = decisions == Decision.ACCEPTED, np.abs(log_ratios)
+        with np.errstate(over="ignore"):
+            excess = np.expm1(log_ratios) - log_ratios
         made: Dict[str, Optional[Union[int, float]]] = {
             "top_k": self.top_k,
             "positions": len(scored),
-            "unscored": len(scored) - count,
+            "unscored": len(scored) - len(size),
+            "accepted": int(accepted.sum()),
+            "rejected": int((decisions == Decision.REJECTED).sum()),
+            "outside_top_k": int((decisions == Decision.OUTSIDE_TOP_K).sum()),
         }
-        for decision, name in ((1, "accepted"), (2, "rejected"), (3, "outside_top_k")):
-            made[name] = int((self.decisions == decision).sum())
-        log_ratios = self.log_ratios[scored].astype(np.float64)
-        size = np.abs(log_ratios)
-        accepted = self.decisions[scored] == Decision.ACCEPTED
-        with np.errstate(over="ignore"):
-            excess = np.expm1(log_ratios) - log_ratios
         for name, values in (
-            ("accept_rate", accepted.astype(np.float64)),
+            ("accept_rate", accepted),
             ("mean_acceptance_probability", self.acceptance_probabilities[scored]),
             ("mean_d", size),
             ("mean_d_sis", np.where(accepted, 0.0, size)),
@@ -79,52 +80,41 @@ class Decisions:
             ("mean_log_envelope", self.log_envelopes[scored]),
             ("mean_residual_mass", self.residual_masses[scored]),
         ):
-            limited = np.clip(values.astype(np.float64), -_LARGEST, _LARGEST)
-            made[name] = float(limited.mean()) if count else None
+            made[name] = float(np.clip(values.astype(np.float64), -LARGEST, LARGEST).mean()) if len(size) else None
         return made
 
 
-def decide(compared: Compared, top_k: int = 0, seed: int = 0) -> Decisions:
-    """Decides about all compared positions, with A as the behaviour policy and B as the current one.
+def decide(behaviour: Recording, current: Recording, top_k: int = 0) -> Decisions:
+    """Decides about all positions of two recordings that are in the same context.
 
-    A member of V_K that B does not list counts in the envelope with the smallest log-prob that B lists at that position
-    (0 if none), and adds nothing to the covered mass.
+    A member of V_K that the current policy does not list counts in the envelope with the smallest log-prob that is
+    listed there (0 if none), and adds nothing to the covered mass. The draws are those of a run of seed 0, whose
+    sequences are called "0", "1", ...
 
     Args:
-        top_k: Use only the k most probable tokens; 0: all that A lists, at most as many as a record holds.
-        seed: Of the run: keys the draws. The sequences are called "0", "1", ...
+        top_k: Use only the k most probable tokens; 0: all that are listed, at most as many as a record holds.
     """
-    size = len(compared)
-    behaviour, here, record = compared.side("a")
-    current, there, listed = compared.side("b")
+    record, size = behaviour.lists, len(behaviour.sampled)
     recorded = min(max(behaviour.top_k, 1), MAX_TOP_K)
     used = recorded if top_k == 0 else min(top_k, recorded)
-    sampled, own = behaviour.sampled[here], behaviour.sampled_log_probs[here].astype(np.float64)
-    others = current.sampled[there], current.sampled_log_probs[there].astype(np.float64)
-    log_prob = log_probs_of(listed, listed.find(np.arange(size), sampled), np.arange(size), sampled, *others)
+    own, log_prob = behaviour.sampled_log_probs, current.log_probs_of(np.arange(size), behaviour.sampled)
 
     within = record.ranks() < used
     rows, ids, log_q = record.rows[within], record.ids[within], record.log_probs[within]
-    log_p = log_probs_of(listed, compared.a_in_b[within], rows, ids, *others)
-    bound = np.where(np.isnan(log_p), listed.last(0.0)[rows], log_p)
+    log_p = current.log_probs_of(rows, ids)
+    bound = np.where(np.isnan(log_p), current.lists.last(current.lists.log_probs, 0.0)[rows], log_p)
     envelopes = np.full(size, -np.inf, np.float32)
-    if len(rows):
-        first = np.flatnonzero(np.diff(rows, prepend=-1))
-        envelopes[rows[first]] = np.maximum.reduceat(bound.astype(np.float32) - log_q, first)
+    np.maximum.at(envelopes, rows, bound.astype(np.float32) - log_q)
     envelopes = _flushed(envelopes)
-    probs = np.where(np.isnan(log_p), 0.0, np.exp(log_p))
-    masses = np.bincount(rows, probs, minlength=size)
-    valid = np.ones(size, bool)
-    valid[rows[log_p > _HIGHEST_LOG_PROB]] = False
+    masses = np.bincount(rows, np.where(np.isnan(log_p), 0.0, np.exp(log_p)), minlength=size)
+    valid = np.bincount(rows, log_p > _HIGHEST_LOG_PROB, minlength=size) == 0
 
     scored = np.isfinite(own) & (log_prob <= _HIGHEST_LOG_PROB) & valid & (masses <= _MAX_MASS)
-    own, log_prob = np.where(scored, own, np.nan), np.where(scored, log_prob, np.nan)
-    log_ratios = _flushed(log_prob.astype(np.float32) - own.astype(np.float32))
-    in_record = np.zeros(size, bool)
-    in_record[rows[ids == sampled[rows]]] = True
+    log_ratios = _flushed(np.where(scored, log_prob, np.nan).astype(np.float32) - np.where(scored, own, np.float32(0)))
+    in_record = np.bincount(rows, ids == behaviour.sampled[rows], minlength=size) > 0
     with np.errstate(invalid="ignore"):
         probabilities = np.where(in_record, np.exp(np.minimum(0.0, log_ratios - envelopes)), 0.0)
-    accepted = _uniforms(compared.counts, seed) < np.trunc(np.nan_to_num(probabilities) * 2.0**32)
+    accepted = _uniforms(behaviour.lengths) < np.trunc(np.nan_to_num(probabilities) * 2.0**32)
     decisions = np.where(
         ~scored, Decision.MISSING,
         np.where(~in_record, Decision.OUTSIDE_TOP_K, np.where(accepted, Decision.ACCEPTED, Decision.REJECTED)),
@@ -139,30 +129,13 @@ def decide(compared: Compared, top_k: int = 0, seed: int = 0) -> Decisions:
     )  # fmt: skip
 
 
-def log_probs_of(
-    lists: Lists,
-    found: np.ndarray,
-    rows: np.ndarray,
-    ids: np.ndarray,
-    sampled: np.ndarray,
-    sampled_log_probs: np.ndarray,
-) -> np.ndarray:
-    """Returns the log-probs of `ids` at `rows`, as listed or as sampled tokens; NaN where the engine gave none.
-
-    Args:
-        found: What lists.find(rows, ids) returns.
-    """
-    own = np.where((sampled[rows] == ids) & np.isfinite(sampled_log_probs)[rows], sampled_log_probs[rows], np.nan)
-    return np.where(found >= 0, lists.log_probs_at(found), own)
-
-
 def _flushed(values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(values) < _FLUSH_BELOW, np.float32(0), values)
 
 
-def _uniforms(counts: np.ndarray, seed: int) -> np.ndarray:
+def _uniforms(counts: np.ndarray) -> np.ndarray:
     """Returns 32-bit words, uint64 [C], of draw 0 (docs/numerics.md, section 6)."""
-    keys = np.asarray([_sequence_key(seed, str(i)) for i in range(len(counts))], np.uint64).repeat(counts)
+    keys = np.asarray([_sequence_key(str(i)) for i in range(len(counts))], np.uint64).repeat(counts)
     positions = _ragged.places(np.zeros(len(counts), np.int64), counts).astype(np.uint64)
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     key0, key1 = keys & low, keys >> shift
@@ -175,8 +148,8 @@ def _uniforms(counts: np.ndarray, seed: int) -> np.ndarray:
     return words[(positions & np.uint64(3)).astype(np.int64), np.arange(len(positions))]
 
 
-def _sequence_key(seed: int, sequence: str) -> int:
+def _sequence_key(sequence: str) -> int:
     key = 0xCBF29CE484222325
-    for byte in (seed % (1 << 64)).to_bytes(8, "little") + bytes(4) + sequence.encode():
+    for byte in bytes(12) + sequence.encode():
         key = (key ^ byte) * 0x100000001B3 % (1 << 64)
     return key

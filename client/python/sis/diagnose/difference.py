@@ -1,35 +1,27 @@
-"""How large the differences of two recordings are, in all, by sequence and by position, and what is known to make them so
-large; and the positions that have none."""
+"""How large the differences of two recordings are, in all, by sequence and by position, and what is known to make them
+so large; and the positions that have none."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import List, Sequence
 
 import numpy as np
 
 from sis.diagnose.check import Moments
-from sis.diagnose.compared import Compared, Part
+from sis.diagnose.compared import Compared
 
 # Nats per token.
 BEYOND_NOISE = 0.15
 
-
-class _Level(NamedTuple):
-    # Nats per token.
-    end: float
-    level: str
-    name: str
-
-
-# Measured values (docs/compare.md): float32 1e-6, bfloat16 0.014 to 0.038, weights of 4 bits 0.057 to 0.069. A level
-# ends half-way to the next, on a logarithmic scale.
+# Nats per token where a level ends, and what makes such differences. Measured values (docs/compare.md): float32 1e-6,
+# bfloat16 0.014 to 0.038, weights of 4 bits 0.057 to 0.069. A level ends half-way to the next, on a logarithmic scale.
 _LEVELS = (
-    _Level(1e-4, "float32", "float32 in another order of addition"),
-    _Level(0.047, "bfloat16", "bfloat16 or float16 in weights or arithmetic"),
-    _Level(BEYOND_NOISE, "4_bit", "4-bit weights"),
-    _Level(math.inf, "beyond_noise", "more than numerical noise"),
+    (1e-4, "float32 in another order of addition"),
+    (0.047, "bfloat16 or float16 in weights or arithmetic"),
+    (BEYOND_NOISE, "4-bit weights"),
+    (math.inf, "more than numerical noise"),
 )
 
 
@@ -42,8 +34,6 @@ class DifferenceSize:
     standard_error: float
     # Mean total variation of the lists, where both files have one; NaN if they never do.
     total_variation: float
-    # For programs; does not change.
-    level: str
     # Whether the differences are of the size of numerical noise, and of which; a sentence.
     meaning: str
 
@@ -53,43 +43,32 @@ class DifferenceSize:
         return self.positions > 0 and self.mean < BEYOND_NOISE and not self.total_variation >= BEYOND_NOISE
 
 
-def measure(part: Part) -> DifferenceSize:
-    compared, at = part.compared, part.positions
-    d = Moments.of(compared.deviations[at])
-    lists = Moments.of(compared.total_variations[at[compared.has_lists[at]]]).mean
+def measure(compared: Compared) -> DifferenceSize:
+    d = Moments.of(compared.deviations)
+    lists = Moments.of(compared.total_variations[compared.has_lists]).mean
     if d.number == 0:
-        return DifferenceSize(0, 0.0, 0.0, lists, "", "No position has a ratio.")
-    level = "equal" if d.mean == 0 else _level_of(d.mean).level
-    return DifferenceSize(d.number, d.mean, d.standard_error, lists, level, _meaning(d, lists))
-
-
-def _level_of(mean: float) -> _Level:
-    return next((level for level in _LEVELS if mean < level.end), _LEVELS[-1])
+        return DifferenceSize(0, 0.0, 0.0, lists, "No position has a ratio.")
+    return DifferenceSize(d.number, d.mean, d.standard_error, lists, _meaning(d, lists))
 
 
 def _meaning(d: Moments, lists: float) -> str:
     if d.mean == 0 and not lists >= BEYOND_NOISE:
         return "The log-probs are equal."
-    level = _level_of(d.mean)
-    meaning = f"D is {d.mean:.2g} nats per token, +- {d.standard_error:.1g}: the size that comes from {level.name}"
-    low = _level_of(max(0.0, d.mean - 2 * d.standard_error))
-    high = _level_of(d.mean + 2 * d.standard_error)
+    low, level, high = (
+        next(name for end, name in _LEVELS if d.mean + errors * d.standard_error < end) for errors in (-2, 0, 2)
+    )
+    meaning = f"D is {d.mean:.2g} nats per token, +- {d.standard_error:.1g}: the size that comes from {level}"
     if low != high:
-        other = low if low != level else high
-        meaning += f" (with {d.number} positions it can't be told from that of {other.name})"
+        meaning += f" (with {d.number} positions it can't be told from that of {low if low != level else high})"
     if lists >= BEYOND_NOISE:
         meaning += f"; but the lists differ by {lists:.2g} (total variation)"
     return meaning + "."
 
 
-_FIRST_RANGE = 4
-
-
 @dataclass(frozen=True)
 class Row:
-    # A sequence, or the first position of a range and its last one.
-    first: int
-    last: int
+    # "positions 4-7", of all sequences, or "sequence 3".
+    where: str
     positions: int
     # Nats per token, of positions with a ratio, and total variation of the lists, where both files have one; NaN
     # without any.
@@ -97,31 +76,28 @@ class Row:
     total_variation: float
 
 
-@dataclass(frozen=True)
-class Profile:
-    sequences: Tuple[Row, ...]
-    # Ranges whose lengths double, from 4 positions on, because few sequences are long.
-    positions: Tuple[Row, ...]
+def profile_of(compared: Compared) -> List[Row]:
+    """Returns ranges whose lengths double, from 4 positions on, because few sequences are long. Then the sequences with
+    the largest D."""
+    max_sequences = 8
+    variations = np.where(compared.has_lists, compared.total_variations, np.nan)
 
+    def row(where: str, at: np.ndarray) -> Row:
+        d, lists = (Moments.of(values[at]).mean for values in (compared.deviations, variations))
+        return Row(where, int(at.sum()), d, lists)
 
-def profile_of(part: Part) -> Profile:
-    sequences = [_row(part, sequence, sequence, np.arange(at.start, at.stop)) for sequence, at in part.by_sequence]
-    positions: List[Row] = []
-    at = part.positions
-    of_at = part.compared.positions[at]
-    first, last = 0, _FIRST_RANGE
-    # [0, 4), [4, 8), [8, 16), [16, 32), ...
-    while first <= of_at.max(initial=-1):
-        positions.append(_row(part, first, last - 1, at[(of_at >= first) & (of_at < last)]))
-        first, last = last, 2 * last
-    return Profile(tuple(sequences), tuple(positions))
-
-
-def _row(part: Part, first: int, last: int, at: np.ndarray) -> Row:
-    compared = part.compared
-    d = Moments.of(compared.deviations[at]).mean
-    lists = Moments.of(compared.total_variations[at[compared.has_lists[at]]]).mean
-    return Row(first, last, len(at), d, lists)
+    rows, first, end = [], 0, 4
+    while first <= compared.positions.max(initial=-1):
+        at = (compared.positions >= first) & (compared.positions < end)
+        rows.append(row(f"positions {first}-{end - 1}", at))
+        first, end = end, 2 * end
+    scored, index = compared.decisions.scored, np.repeat(np.arange(len(compared.counts)), compared.counts)
+    sums = np.bincount(index[scored], compared.deviations[scored], minlength=len(compared.counts))
+    numbers = np.bincount(index[scored], minlength=len(compared.counts))
+    largest = np.argsort(-sums / np.maximum(1, numbers), kind="stable")
+    for sequence in compared.numbers[largest[numbers[largest] > 0]][:max_sequences].tolist():
+        rows.append(row(f"sequence {sequence}", compared.sequences == sequence))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -137,31 +113,23 @@ def count_left_out(compared: Compared) -> List[LeftOut]:
     """Returns, of the positions that either file has, all without a ratio."""
     a, b = compared.pair.a, compared.pair.b
     rest = np.maximum(a.lengths, b.lengths) - compared.counts
-    last = compared.starts + compared.counts - 1
-    parts = np.zeros(len(rest), bool)
-    there = compared.counts > 0
-    parts[there] = a.sampled[compared.at_a[last[there]]] != b.sampled[compared.at_b[last[there]]]
-    longer_a = ~parts & (a.lengths > b.lengths)
+    parts = np.bincount(compared.sequences, compared.a.sampled != compared.b.sampled, minlength=len(rest)) > 0
+    only_a, only_b = ~parts & (a.lengths > b.lengths), ~parts & (a.lengths <= b.lengths)
 
-    missing = np.flatnonzero(~compared.has_ratio)
-    in_a = np.isfinite(a.sampled_log_probs[compared.at_a[missing]])
-    at_b, tokens = compared.at_b[missing], compared.a_sampled[missing]
-    in_b = (b.sampled[at_b] == tokens) & np.isfinite(b.sampled_log_probs[at_b])
-    in_b |= compared.b_lists.find(missing, tokens) >= 0
-    parted = int((rest[parts] > 0).sum())
-    every = [
-        LeftOut(
-            "parted", int(rest[parts].sum()),
-            f"after a token that the files sampled differently (in {parted} of {len(rest)} sequences)",
-        ),
-        LeftOut("only_a", int(rest[longer_a].sum()), "that only A has"),
-        LeftOut("only_b", int(rest[~parts & ~longer_a].sum()), "that only B has"),
+    missing = np.flatnonzero(~compared.decisions.scored)
+    in_a = np.isfinite(compared.a.sampled_log_probs[missing])
+    in_b = ~np.isnan(compared.b.log_probs_of(missing, compared.a.sampled[missing]))
+    after = f"after a token that the files sampled differently (in {(rest[parts] > 0).sum()} of {len(rest)} sequences)"
+    every = (
+        LeftOut("parted", int(rest[parts].sum()), after),
+        LeftOut("only_a", int(rest[only_a].sum()), "that only A has"),
+        LeftOut("only_b", int(rest[only_b].sum()), "that only B has"),
         LeftOut("without_a", int((~in_a).sum()), "where A gives no log-prob of its own token"),
         LeftOut("without_b", int((in_a & ~in_b).sum()), "where B gives no log-prob of A's token"),
         LeftOut(
             "impossible", int((in_a & in_b).sum()), "where B's list and its own token's log-prob sum to more than 1"
         ),
-    ]  # fmt: skip
+    )
     return [part for part in every if part.positions > 0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Optional, Tuple
+from typing import Tuple
 
 import numpy as np
 
@@ -19,19 +19,26 @@ class Lists:
     Attributes:
         starts, counts: int64 [N]. Where a position's tokens begin, and how many there are.
         rows: int64 [M]. The position of each token.
-        ids, log_probs: int64 [M], float32 [M], finite, nats.
+        ids, log_probs: int64 [M], float32 [M], nats.
     """
 
-    def __init__(
-        self, counts: np.ndarray, ids: np.ndarray, log_probs: np.ndarray, probs: Optional[np.ndarray] = None
-    ) -> None:
+    def __init__(self, counts: np.ndarray, ids: np.ndarray, log_probs: np.ndarray) -> None:
         """The tokens of each row must be in order."""
         self.counts = counts
         self.starts = np.cumsum(counts) - counts
         self.rows = np.repeat(np.arange(len(counts)), counts)
         self.ids, self.log_probs = ids, log_probs
-        # Computed once: how numpy rounds depends on the place in an array.
-        self.probs = np.exp(log_probs.astype(np.float64)) if probs is None else probs
+
+    @staticmethod
+    def ranked(size: int, rows: np.ndarray, ids: np.ndarray, log_probs: np.ndarray) -> Lists:
+        """Makes the lists of `size` positions of tokens in any order."""
+        order = np.lexsort((ids, -log_probs, rows))
+        return Lists(np.bincount(rows, minlength=size), ids[order], log_probs[order])
+
+    @functools.cached_property
+    def probs(self) -> np.ndarray:
+        """float64 [M]."""
+        return np.exp(self.log_probs.astype(np.float64))
 
     @functools.cached_property
     def _by_id(self) -> Tuple[np.ndarray, np.ndarray]:
@@ -43,7 +50,7 @@ class Lists:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def find(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def _find(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Returns where `ids` [...] stand in the lists of `rows` [...]: indices of tokens, -1 if they don't."""
         wanted = rows * _ROW + ids
         keys, order = self._by_id
@@ -52,34 +59,30 @@ class Lists:
         places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(keys[places] == wanted, order[places], -1)
 
-    def log_probs_at(self, found: np.ndarray) -> np.ndarray:
-        """Returns the log-probs of tokens that `find` returned, float64; NaN for -1."""
-        return np.append(self.log_probs.astype(np.float64), np.nan)[found]
+    def log_probs_of(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Returns the log-probs of `ids` in the lists of `rows`, float64; NaN if they are not listed."""
+        return np.append(self.log_probs.astype(np.float64), np.nan)[self._find(rows, ids)]
 
-    def probs_at(self, found: np.ndarray) -> np.ndarray:
-        """Returns probabilities of tokens that `find` returned, float64; 0 for -1."""
-        return np.append(self.probs, 0.0)[found]
+    def probs_of(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Returns the probabilities of `ids` in the lists of `rows`, float64; 0 if they are not listed."""
+        return np.append(self.probs, 0.0)[self._find(rows, ids)]
 
     def take(self, rows: np.ndarray) -> Lists:
         """Returns the lists of these rows, in their order."""
-        if len(rows) == len(self) and (rows == np.arange(len(self))).all():
-            return self
         tokens = _ragged.places(self.starts[rows], self.counts[rows])
-        return Lists(self.counts[rows], self.ids[tokens], self.log_probs[tokens], self.probs[tokens])
+        return Lists(self.counts[rows], self.ids[tokens], self.log_probs[tokens])
 
-    def first(self, default: float) -> np.ndarray:
-        """Returns each list's largest log-prob, float64 [N]; `default` for an empty list."""
-        return self._at(self.starts, default)
+    def only(self, kept: np.ndarray) -> Lists:
+        """Returns the lists of the tokens of which `kept`, bool [M], is True."""
+        return Lists(np.bincount(self.rows[kept], minlength=len(self)), self.ids[kept], self.log_probs[kept])
 
-    def last(self, default: float) -> np.ndarray:
-        """Returns each list's smallest log-prob, float64 [N]; `default` for an empty list."""
-        return self._at(self.starts + self.counts - 1, default)
+    def first(self, values: np.ndarray, default: float) -> np.ndarray:
+        """Returns, of `values` [M], that of each list's first token, [N]; `default` for an empty list."""
+        return np.where(self.counts > 0, np.append(values, default)[self.starts], default)
 
-    def _at(self, tokens: np.ndarray, default: float) -> np.ndarray:
-        values = np.full(len(self), default)
-        there = self.counts > 0
-        values[there] = self.log_probs[tokens[there]]
-        return values
+    def last(self, values: np.ndarray, default: float) -> np.ndarray:
+        """Returns, of `values` [M], that of each list's last token, [N]; `default` for an empty list."""
+        return np.where(self.counts > 0, np.append(values, default)[self.starts + self.counts - 1], default)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Returns the sum over each list of `values` [M], in the order of the list."""
@@ -88,18 +91,3 @@ class Lists:
     def ranks(self) -> np.ndarray:
         """Returns the rank of each token in its list, from 0."""
         return np.arange(len(self.ids)) - self.starts[self.rows]
-
-
-def ranked(rows: np.ndarray, ids: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
-    """Returns the order of tokens, whose rows ascend, that puts each row's most probable first, ties by id."""
-    same = rows[1:] == rows[:-1]
-    falls = (log_probs[1:] < log_probs[:-1]) | (log_probs[1:] == log_probs[:-1]) & (ids[1:] > ids[:-1])
-    if (falls | ~same).all():
-        return np.arange(len(rows))
-    return np.lexsort((ids, -log_probs, rows))
-
-
-def repeated(rows: np.ndarray, ids: np.ndarray) -> bool:
-    """Returns True if an id occurs twice in a row's list."""
-    keys = np.sort(rows * _ROW + ids)
-    return bool((keys[1:] == keys[:-1]).any())

@@ -1,4 +1,4 @@
-"""Log-probs in files that engines and trainers wrote, read by the parsers of sis.engines.
+"""Log-probs in files that engines and trainers wrote.
 
 A log-prob that is null, or at most -9999 (as engines write minus infinity), is ignored: such a token counts as not
 listed.
@@ -7,14 +7,15 @@ listed.
 from __future__ import annotations
 
 import json
-import types
+import math
+import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines import llama_cpp, sglang, vllm
-from sis.engines._adapter import Piece, text_of
+from sis.engines import llama_cpp, sglang
+from sis.engines._adapter import text_of
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 
 # Nats. Engines clamp minus infinity to this, as JSON can't hold it.
@@ -66,20 +67,22 @@ def read_file(name: str, text: Optional[str] = None) -> RecordedFile:
         ValueError: Names file, response, position and value of what is wrong.
         OSError: The file can't be read.
     """
-    if text is None:
-        with open(name, encoding="utf-8") as file:
-            try:
+    try:
+        if text is None:
+            with open(name, encoding="utf-8") as file:
                 text = file.read()
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{name}: not JSON: {error}") from None
-    found = _parse(text, name)
-    several = isinstance(found, list) and not _is_vllm_list(found)
-    if several and not found:
-        raise ValueError(f"{name}: is an empty array: there is no response in it")
+        found = list(_values(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: not JSON: {error}") from None
+    # One response, an array of them, or one after the other.
+    responses = found[0] if len(found) == 1 and isinstance(found[0], list) and not _is_vllm_list(found[0]) else found
+    if not responses:
+        raise ValueError(f"{name}: there is no response in it")
     reader = _Reader()
-    for number, response in enumerate(found if several else [found]):
+    for number, response in enumerate(responses):
         try:
-            reader.response(response)
+            for completion in _completions(response):
+                reader.add(completion)
         except Exception as error:  # Any: files hold anything.
             raise ValueError(f"{name}: response {number}: {text_of(error)}") from None
     return reader.recorded(name)
@@ -89,39 +92,30 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no JSON")
 
 
-def _loads(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+def _values(text: str) -> Iterator[Any]:
+    """Yields the values of JSON or JSON lines."""
+    decoder, first, at = json.JSONDecoder(parse_constant=_no_number), re.compile(r"\S"), 0
+    while found := first.search(text, at):
+        value, at = decoder.raw_decode(text, found.start())
+        yield value
 
 
-def _parse(text: str, name: str) -> Any:
-    """Parses JSON, or JSON lines if the first line is complete JSON."""
-    try:
-        return _loads(text)
-    except ValueError as error:
-        whole = error
-    lines = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
+def _completions(response: Any) -> List[Any]:
+    """Returns the sequences of a response."""
+    for name in ("choices", "outputs"):  # OpenAI's name and vLLM's
+        completions = response.get(name) if isinstance(response, dict) else None
+        if completions is None:
             continue
-        try:
-            lines.append(_loads(line))
-        except ValueError as error:
-            if not lines:
-                break
-            raise ValueError(f"{name}: line {number}: not JSON: {error}") from None
-    if not lines:
-        raise ValueError(f"{name}: not JSON: {whole}")
-    return lines
+        if not isinstance(completions, list) or not completions:
+            raise ValueError(f"{name}: is not an array with a first element")
+        return completions
+    return [response]
 
 
 def _is_vllm_list(found: Any) -> bool:
     """Returns True if an array is vLLM's list of dictionaries from ids."""
-    if not (isinstance(found, list) and found and isinstance(found[0], dict) and found[0]):
-        return False
-    return _id_in(next(iter(found[0]))) is not None
+    first = found[0] if isinstance(found, list) and found else None
+    return isinstance(first, dict) and bool(first) and _id_in(next(iter(first))) is not None
 
 
 def _id_in(text: str) -> Optional[int]:
@@ -134,193 +128,130 @@ class _Reader:
 
     def __init__(self) -> None:
         self._numbers: Dict[Token, int] = {}
-        # Objects of tokens by id and text, which tell all that bytes say.
-        self._seen: Dict[Tuple[Any, Any], int] = {}
         self._texts: Dict[int, str] = {}
-        self._parts: Dict[str, List[np.ndarray]] = {
-            name: [] for name in ("sampled", "sampled_log_probs", "counts", "listed", "log_probs")
-        }
         self._lengths: List[int] = []
+        self._read: List[Position] = []
 
     def recorded(self, name: str) -> RecordedFile:
-        dtypes = (np.int64, np.float32, np.int64, np.int64, np.float32)
-        arrays = {
-            field: np.concatenate([np.zeros(0, dtype), *parts])
-            for (field, parts), dtype in zip(self._parts.items(), dtypes)
-        }
+        def array(values: Iterable[Any], dtype: Any) -> np.ndarray:
+            return np.asarray(list(values), dtype)
+
         return RecordedFile(
-            name, np.asarray(self._lengths, np.int64), tokens=tuple(self._numbers), texts=self._texts, **arrays
+            name,
+            array(self._lengths, np.int64),
+            array((position.token for position in self._read), np.int64),
+            array((position.log_prob for position in self._read), np.float32),
+            array((len(position.ids) for position in self._read), np.int64),
+            array((token for position in self._read for token in position.ids), np.int64),
+            array((value for position in self._read for value in position.log_probs), np.float32),
+            tuple(self._numbers),
+            self._texts,
         )
 
-    def response(self, response: Any) -> None:
-        """Reads one response: one sequence or more."""
-        if isinstance(response, dict):
-            for name in ("choices", "outputs"):  # OpenAI's name and vLLM's
-                completions = response.get(name)
-                if completions is None:
-                    continue
-                if not isinstance(completions, list) or not completions:
-                    raise ValueError(f"{name}: is not an array with a first element")
-                for completion in completions:
-                    self._completion(completion)
-                return
-        self._sequence(response)
+    def add(self, completion: Any) -> None:
+        """Reads a sequence."""
+        positions, first = self._positions(completion), len(self._read)
+        try:
+            for position in positions:
+                own = _log_prob("sampled", position.log_prob)
+                listed = [_log_prob("listed", value) for value in position.log_probs]
+                self._read.append(Position(position.token, own, position.ids, listed))
+        except Exception as error:  # Any: files hold anything.
+            raise ValueError(f"position {len(self._read) - first}: {text_of(error)}") from None
+        self._lengths.append(len(self._read) - first)
 
-    def _sequence(self, response: Any) -> None:
-        """Reads a response with one sequence."""
-        if _is_vllm_list(response):
-            self._vllm(response, None)
-            return
-        if not isinstance(response, dict):
+    def _positions(self, completion: Any) -> Iterable[Position]:
+        """Returns the positions of a sequence, in any form. Their ids are numbers of tokens."""
+        if _is_vllm_list(completion):
+            return self._vllm(completion, None)
+        if not isinstance(completion, dict):
             raise ValueError("logprobs: is missing")
-        if response.get("meta_info") or "output_token_logprobs" in response:
-            self._sglang(response.get("meta_info") or response)
-        elif "completion_probabilities" in response:
-            self._llama_cpp(response)
-        elif "start_indices" in response:
-            self._vllm_flat(response)
-        else:
-            self._completion(response)
-
-    def _completion(self, completion: Any) -> None:
-        """Reads the `logprobs` of a completion, in any of their forms."""
-        log_probs = completion.get("logprobs") if isinstance(completion, dict) else None
+        if completion.get("meta_info") or "output_token_logprobs" in completion:
+            return self._sglang(completion.get("meta_info") or completion)
+        if "completion_probabilities" in completion:
+            return self._llama_cpp(completion)
+        log_probs = completion if "start_indices" in completion else completion.get("logprobs")
         if log_probs is None:
             raise ValueError("logprobs: is missing")
         if isinstance(log_probs, list):
-            self._vllm(log_probs, completion.get("token_ids"))
-        elif "start_indices" in log_probs:
-            self._vllm_flat(log_probs)
-        elif "token_logprobs" in log_probs:
-            size = len(log_probs["tokens"])
-            columns = {name: log_probs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs")}
+            return self._vllm(log_probs, completion.get("token_ids"))
+        if "start_indices" in log_probs:
+            return self._vllm(_dictionaries(log_probs), None)
+        if "token_logprobs" in log_probs:
+            columns: Dict[str, Any] = {
+                name: log_probs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs")
+            }
+            size = len(columns["tokens"])
             columns["top_logprobs"] = [tops or {} for tops in columns["top_logprobs"] or [{}] * size]
             for name, column in columns.items():
                 if len(column) != size:
                     raise ValueError(f"logprobs.{name}: has {len(column)} elements for {size} tokens")
-            self._positions(completion_positions(columns, self._of_text))
-        else:
-            self._positions(chat_positions(log_probs["content"], self._of_object))
+            return completion_positions(columns, self._of_text)
+        return chat_positions(log_probs["content"], self._of_object)
 
-    def _sglang(self, meta: Mapping[str, Any]) -> None:
+    def _sglang(self, meta: Mapping[str, Any]) -> Iterator[Position]:
         entries = sglang.sampled({"meta_info": meta})
-        values, ids = sglang.listed(meta, 0, len(entries), len(entries), needed=False)
-        for token, text in sglang.texts(meta):
-            self._add_text(token, text)
-        self._columns([entry[1] for entry in entries], [entry[0] for entry in entries], ids, values)
+        lists = meta.get("output_top_logprobs")
+        if "output_top_logprobs_shape" in meta:
+            values, ids = sglang.listed(meta, 0, len(entries), len(entries))
+            lists = [list(zip(*columns)) for columns in zip(values.tolist(), ids.tolist())]
+        elif lists is None:
+            lists = [()] * len(entries)
+        if len(lists) != len(entries):
+            raise ValueError(f"output_top_logprobs: the answer has {len(lists)} positions, must be {len(entries)}")
 
-    def _vllm(self, positions: Sequence[Any], token_ids: Optional[Sequence[int]]) -> None:
-        told = []
-        for number, position in enumerate(positions):
+        def number(entry: Sequence[Any]) -> int:
+            return self._of_id(*entry[1:3])  # log-prob, id and, perhaps, text
+
+        for own, tops in zip(entries, lists):
+            tops = tops or ()
+            yield Position(number(own), own[0], list(map(number, tops)), [top[0] for top in tops])
+
+    def _vllm(self, positions: Sequence[Any], token_ids: Optional[Sequence[int]]) -> Iterator[Position]:
+        """Without `token_ids` the first token of each position was sampled."""
+        if token_ids is not None and len(token_ids) != len(positions):
+            raise ValueError(f"token_ids: has {len(token_ids)} elements for {len(positions)} positions")
+        for at, position in enumerate(positions):
             if not isinstance(position, dict) or not position:
-                raise ValueError(f"logprobs: position {number}: is not an object with a token")
-            told.append({_key(key, number): _as_object(entry) for key, entry in position.items()})
-            for token, entry in told[-1].items():
-                self._add_text(token, entry.decoded_token)
-        self._vllm_columns(told, token_ids, len(positions))
+                raise ValueError("is not an object with a token")
+            log_probs = {}
+            for key, entry in position.items():
+                token = _id_in(key)
+                if token is None:
+                    raise ValueError(f"{key!r} is not an id")
+                # An entry may be the log-prob alone.
+                fields = entry if isinstance(entry, dict) else {"logprob": entry}
+                log_probs[self._of_id(token, fields.get("decoded_token"))] = fields["logprob"]
+            sampled = next(iter(log_probs)) if token_ids is None else self._of_id(token_ids[at])
+            yield Position(sampled, log_probs.get(sampled), list(log_probs), list(log_probs.values()))
 
-    def _vllm_flat(self, log_probs: Mapping[str, Any]) -> None:
-        flat = types.SimpleNamespace(**{"decoded_tokens": None, **log_probs})
-        starts, ends = flat.start_indices, flat.end_indices
-        if len(starts) != len(ends) or not all(start < end for start, end in zip(starts, ends)):
-            raise ValueError("end_indices: must be above start_indices, one for each")
-        for token, text in zip(flat.token_ids, flat.decoded_tokens or ()):
-            self._add_text(token, text)
-        self._vllm_columns(flat, None, len(starts))
-
-    def _vllm_columns(self, told: Any, token_ids: Optional[Sequence[int]], size: int) -> None:
-        """Reads lists as vLLM has them: without `token_ids` the first of each position was sampled."""
-        if token_ids is not None and len(token_ids) != size:
-            raise ValueError(f"token_ids: has {len(token_ids)} elements for {size} positions")
-        if size == 0:
-            self._columns([], [], np.zeros((0, 1), np.int64), np.zeros((0, 1), np.float32))
-            return
-        ids, values = vllm.listed_tokens([told], [Piece(None, 0, size)], asked=-1)
-        sampled = ids[:, 0] if token_ids is None else np.asarray(token_ids)
-        here = ids == sampled[:, None]
-        own = np.where(here.any(axis=1), values[np.arange(size), here.argmax(axis=1)], -np.inf)
-        self._columns(sampled, own, ids, values)
-
-    def _llama_cpp(self, response: Mapping[str, Any]) -> None:
+    def _llama_cpp(self, response: Mapping[str, Any]) -> Iterable[Position]:
         entries = response["completion_probabilities"]
         after_sampling = any("prob" in entry for entry in entries)
         positions = chat_positions(entries, self._of_object, *llama_cpp.field_names(after_sampling))
+        if after_sampling:
+            positions = map(_of_probabilities, positions)
         # The server leaves out tokens that end within a character. Without "return_tokens" `tokens` is empty.
-        tokens = response.get("tokens") or ()
-        if tokens:
-            read = list(positions)
-            of_token = llama_cpp.aligned(tokens, [entry["id"] for entry in entries])
-            positions = iter(
-                read[entry] if entry >= 0 else Position(self._number(Token(_checked_id(token), None)), None, (), ())
-                for token, entry in zip(tokens, of_token.tolist())
-            )
-        self._positions(positions, probabilities=after_sampling)
-
-    def _positions(self, positions: Iterable[Position], probabilities: bool = False) -> None:
-        """Adds a sequence whose ids are numbers of tokens already."""
-        read: List[Position] = []
-        try:
-            for position in positions:
-                read.append(position)
-        except Exception as error:  # Any: files hold anything.
-            raise ValueError(f"position {len(read)}: {text_of(error)}") from None
-        own = _floats([position.log_prob for position in read])
-        values = _floats([value for position in read for value in position.log_probs])
-        counts = np.fromiter((len(position.ids) for position in read), np.int64, len(read))
-        if probabilities:
-            for row, probs in ((np.arange(len(read)), own), (np.repeat(np.arange(len(read)), counts), values)):
-                wrong = ~((probs >= 0) & (probs <= 1)) & ~np.isnan(probs)
-                if wrong.any():
-                    at = int(wrong.argmax())
-                    raise ValueError(f"position {row[at]}: probability {probs[at]:g}, must be in [0, 1]")
-            with np.errstate(divide="ignore"):
-                own, values = np.log(own), np.log(values)
-        sampled = np.fromiter((position.token for position in read), np.int64, len(read))
-        listed = np.fromiter((token for position in read for token in position.ids), np.int64, len(values))
-        self._add(sampled, own, counts, listed, values)
-
-    def _columns(self, sampled: Any, own: Any, ids: np.ndarray, values: np.ndarray) -> None:
-        """Adds a sequence in the columns of an adapter: ids, -1 where there is none."""
-        drawn = np.asarray(sampled, np.int64)
-        used = ids != -1
-        counts = used.sum(axis=1)
-        listed = ids[used]
-        every, number_of = np.unique(np.concatenate([drawn, listed]), return_inverse=True)
-        numbers = np.asarray([self._number(Token(_checked_id(token), None)) for token in every.tolist()], np.int64)
-        number_of = numbers[number_of] if len(every) else number_of.astype(np.int64)
-        self._add(
-            number_of[: len(drawn)], _floats(own), counts, number_of[len(drawn) :], values[used].astype(np.float64)
+        tokens = response.get("tokens")
+        if not tokens:
+            return positions
+        read = list(positions)
+        of_token = llama_cpp.aligned(tokens, [entry["id"] for entry in entries]).tolist()
+        return (
+            read[entry] if entry >= 0 else Position(self._of_id(token), None, (), ())
+            for token, entry in zip(tokens, of_token)
         )
-
-    def _add(
-        self, sampled: np.ndarray, own: np.ndarray, counts: np.ndarray, listed: np.ndarray, values: np.ndarray
-    ) -> None:
-        rows = np.repeat(np.arange(len(sampled)), counts)
-        for name, row, log_probs in (("sampled", np.arange(len(sampled)), own), ("listed", rows, values)):
-            wrong = log_probs > _HIGHEST_LOG_PROB
-            if wrong.any():
-                at = int(wrong.argmax())
-                raise ValueError(f"position {row[at]}: {name} log-prob {log_probs[at]:g}, must be at most 1/64")
-        self._lengths.append(len(sampled))
-        for part, array in zip(self._parts.values(), (sampled, _finite(own), counts, listed, _finite(values))):
-            part.append(array)
 
     def _number(self, token: Token) -> int:
         return self._numbers.setdefault(token, len(self._numbers))
 
+    def _of_id(self, token: Any, text: Any = None) -> int:
+        self._add_text(token, text)
+        return self._number(Token(token, None))
+
     def _of_object(self, entry: Mapping[str, Any]) -> int:
         """Returns the number of {"id": ..., "token": ..., "bytes": [...]}."""
-        token, text = entry.get("id"), entry.get("token")
-        if token is not None:
-            known = self._seen.get((token, text))
-            if known is not None:
-                return known
-        number = self._number(self._token(token, text, entry.get("bytes")))
-        if token is not None:
-            self._seen[token, text] = number
-        return number
-
-    def _token(self, token: Any, text: Any, encoded: Any) -> Token:
+        token, text, encoded = entry.get("id"), entry.get("token"), entry.get("bytes")
         if text is not None and not isinstance(text, str):
             raise ValueError(f"token: {text!r} is not a string")
         found = _id_in(text[len(TOKEN_ID) :]) if text is not None and text.startswith(TOKEN_ID) else None
@@ -332,55 +263,60 @@ class _Reader:
             text = bytes(encoded).decode("utf-8", "surrogateescape")
         if token is None:
             token = found
-        if token is None and text is None:
-            raise ValueError("a token has none of id, token and bytes")
         if token is not None:
-            self._add_text(_checked_id(token), text)
-        return Token(token, text)
-
-    def _add_text(self, token: int, text: Any) -> None:
-        if text is None:
-            return
-        if not isinstance(text, str):
-            raise ValueError(f"text of token {token}: {text!r} is not a string")
-        self._texts.setdefault(token, text)
+            self._add_text(token, text)
+        elif text is None:
+            raise ValueError("a token has none of id, token and bytes")
+        return self._number(Token(token, text))
 
     def _of_text(self, text: str) -> int:
         """Returns the number of a token that is called by its text."""
         if not isinstance(text, str):
             raise ValueError(f"tokens: {text!r} is not a string")
-        return self._number(self._token(None, text, None))
+        return self._of_object({"token": text})
+
+    def _add_text(self, token: Any, text: Any) -> None:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < _ID_LIMIT:
+            raise ValueError(f"id: {token!r} is no integer in [0, 2^24)")
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"text of token {token}: {text!r} is not a string")
+        if text is not None:
+            self._texts.setdefault(token, text)
 
 
-def _checked_id(token: Any) -> int:
-    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < _ID_LIMIT:
-        raise ValueError(f"id: {token!r} is no integer in [0, 2^24)")
-    return token
+def _dictionaries(flat: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Returns vLLM's FlatLogprobs as dictionaries from ids."""
+    starts, ends, tokens, log_probs = (flat[name] for name in ("start_indices", "end_indices", "token_ids", "logprobs"))
+    if len(starts) != len(ends) or not all(start < end for start, end in zip(starts, ends)):
+        raise ValueError("end_indices: must be above start_indices, one for each")
+    size = ends[-1] if ends else 0
+    if not len(tokens) == len(log_probs) == size:
+        raise ValueError(f"it lists {len(tokens)} tokens and {len(log_probs)} log-probs, must be {size}")
+    texts = flat.get("decoded_tokens") or [None] * size
+    entries = [
+        (str(token), {"logprob": log_prob, "decoded_token": text})
+        for token, log_prob, text in zip(tokens, log_probs, texts)
+    ]
+    return [dict(entries[start:end]) for start, end in zip(starts, ends)]
 
 
-def _key(key: str, position: int) -> int:
-    found = _id_in(key)
-    if found is None:
-        raise ValueError(f"logprobs: position {position}: {key!r} is not an id")
-    return found
+def _of_probabilities(position: Position) -> Position:
+    def log(probability: Optional[float]) -> Optional[float]:
+        if not probability:
+            return None
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability {probability:g}, must be in [0, 1]")
+        return math.log(probability)
+
+    return position._replace(log_prob=log(position.log_prob), log_probs=[log(value) for value in position.log_probs])
 
 
-def _as_object(entry: Any) -> Any:
-    """Returns vLLM's Logprob of its JSON, which may be the number alone."""
-    if isinstance(entry, dict):
-        return types.SimpleNamespace(logprob=entry["logprob"], decoded_token=entry.get("decoded_token"))
-    return types.SimpleNamespace(logprob=entry, decoded_token=None)
-
-
-def _floats(values: Any) -> np.ndarray:
-    """Returns float64; NaN for null."""
-    # numpy would take text and bools for numbers.
-    if not isinstance(values, np.ndarray) and not {str, bool}.isdisjoint(map(type, values)):
-        wrong = next(value for value in values if isinstance(value, (str, bool)))
-        raise ValueError(f"log-prob {wrong!r} is not a number")
-    return np.asarray(values, np.float64)
-
-
-def _finite(log_probs: np.ndarray) -> np.ndarray:
-    """Returns float32, with -inf for ignored values."""
-    return np.where(log_probs > _CLAMPED, log_probs, -np.inf).astype(np.float32)
+def _log_prob(name: str, value: Any) -> float:
+    """Returns -inf for ignored values."""
+    if value is None:
+        return -math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"log-prob {value!r} is not a number")
+    if value > _HIGHEST_LOG_PROB:
+        raise ValueError(f"{name} log-prob {value:g}, must be at most 1/64")
+    return value if value > _CLAMPED else -math.inf

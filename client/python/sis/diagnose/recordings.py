@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional
 
 import numpy as np
 
-from sis.diagnose.lists import Lists, ranked, repeated
+from sis import _ragged
+from sis.diagnose.lists import Lists
 from sis.diagnose.recorded import RecordedFile
 
 # Maximum sum of a list's probabilities, with a margin for rounding.
@@ -38,6 +40,23 @@ class Recording:
     def starts(self) -> np.ndarray:
         """First position of each sequence, int64 [S]."""
         return np.cumsum(self.lengths) - self.lengths
+
+    def take(self, sequences: np.ndarray, counts: np.ndarray) -> Recording:
+        """Returns the first `counts` positions of these sequences."""
+        rows = _ragged.places(self.starts[sequences], counts)
+        return dataclasses.replace(
+            self,
+            lengths=counts,
+            sampled=self.sampled[rows],
+            sampled_log_probs=self.sampled_log_probs[rows],
+            given=self.given[rows],
+            lists=self.lists.take(rows),
+        )
+
+    def log_probs_of(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Returns the log-probs of `ids` at `rows`, as listed or as sampled tokens; NaN where the engine gave none."""
+        listed, own = self.lists.log_probs_of(rows, ids), self.sampled_log_probs[rows].astype(np.float64)
+        return np.where(np.isnan(listed) & (self.sampled[rows] == ids) & np.isfinite(own), own, listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,98 +107,68 @@ def _recording(file: RecordedFile, interned: Optional[Dict[str, int]]) -> Record
     texts: Dict[int, str] = {}
     numbers: List[int] = []
     for token in file.tokens:
-        text = token.text if token.text is not None else file.texts.get(-1 if token.id is None else token.id)
-        if interned is None:
-            number = -1 if token.id is None else token.id
-            text = file.texts.get(number)
-        else:
+        number = -1 if token.id is None else token.id
+        text = file.texts.get(number)
+        if interned is not None:
+            text = text if token.text is None else token.text
             number = interned.setdefault(text or "", len(interned))
         numbers.append(number)
         if text is not None:
             texts.setdefault(number, text)
     number_of = np.asarray(numbers, np.int64)
     sampled = number_of[file.sampled]
-    rows, ids, log_probs = _distinct(file, sampled, number_of[file.listed], interned is not None)
-    size = len(sampled)
-    counts = np.bincount(rows, minlength=size)
-    ends = np.cumsum(counts)
-    is_sampled = ids == sampled[rows]
+    written = Lists(file.counts, number_of[file.listed], file.log_probs)
+    lists = _distinct(file, sampled, written, interned is not None)
+    is_sampled = lists.ids == sampled[lists.rows]
 
-    # True if the sampled token is the last of its list.
-    is_last = np.zeros(size, bool)
-    several = counts > 1
-    is_last[several] = ids[ends[several] - 1] == sampled[several]
-    stands_first = np.zeros(size, bool)
-    listing = file.counts > 0
-    stands_first[listing] = number_of[file.listed[(np.cumsum(file.counts) - file.counts)[listing]]] == sampled[listing]
-    stands_first &= is_last
+    several = lists.counts > 1
+    is_last = several & lists.last(is_sampled, False)
+    stands_first = is_last & written.first(written.ids == sampled[written.rows], False)
 
     # The engine has put the sampled token into a list that belongs to another position.
-    probs = np.exp(log_probs.astype(np.float64))
-    mass = np.bincount(rows, probs, minlength=size)
-    others = np.bincount(rows[~is_sampled], probs[~is_sampled], minlength=size)
+    mass, others = lists.sums(lists.probs), lists.sums(np.where(is_sampled, 0.0, lists.probs))
     foreign = several & (others < mass) & (mass > _MAX_MASS) & (others <= _MAX_MASS)
     wrong = ~foreign & (mass > _MAX_MASS)
     if wrong.any():
         position = int(wrong.argmax())
         raise ValueError(f"{_place(file, position)}: the probabilities of top_logprobs sum to {mass[position]:g}")
-    kept = ~(foreign[rows] & is_sampled)
-    rows, ids, log_probs, is_sampled = rows[kept], ids[kept], log_probs[kept], is_sampled[kept]
-    counts = np.bincount(rows, minlength=size)
+    kept = ~(foreign[lists.rows] & is_sampled)
+    lists, is_sampled = lists.only(kept), is_sampled[kept]
     is_last &= ~foreign
     stands_first &= ~foreign
 
-    longest = int(counts.max(initial=0))
-    longest_have_appended = bool(is_last[counts == longest].all() and (counts + 1 == longest).any())
-    appended = stands_first | (longest_have_appended & (counts == longest))
+    is_longest = lists.counts == lists.counts.max(initial=0)
+    one_shorter = lists.counts + 1 == lists.counts.max(initial=0)
+    appended = stands_first | (is_longest & bool(is_last[is_longest].all() and one_shorter.any()))
 
-    finite = np.isfinite(log_probs)
+    finite = np.isfinite(lists.log_probs)
     sampled_log_probs = file.sampled_log_probs.copy()
     own = finite & is_sampled
-    sampled_log_probs[rows[own]] = log_probs[own]
-    kept = finite & ~(appended[rows] & is_sampled)
-    lists = Lists(np.bincount(rows[kept], minlength=size), ids[kept], log_probs[kept])
+    sampled_log_probs[lists.rows[own]] = lists.log_probs[own]
+    lists = lists.only(finite & ~(appended[lists.rows] & is_sampled))
     with_appended = int(lists.counts[appended].max(initial=0))
     top_k = with_appended if with_appended > 0 else int(lists.counts[~appended].max(initial=0))
     return Recording(file.lengths, sampled, sampled_log_probs, file.sampled_log_probs, lists, top_k, texts)
 
 
-def _distinct(
-    file: RecordedFile, sampled: np.ndarray, ids: np.ndarray, by_text: bool
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns rows, ids and log-probs of distinct tokens, most probable first, ties by id; -inf is allowed."""
-    rows, log_probs = np.repeat(np.arange(len(sampled)), file.counts), file.log_probs
-    if repeated(rows, ids):
-        rows, ids, log_probs = _without_repetitions(file, sampled, rows, ids, by_text)
-    order = ranked(rows, ids, log_probs)
-    return rows[order], ids[order], log_probs[order]
-
-
-def _without_repetitions(
-    file: RecordedFile, sampled: np.ndarray, rows: np.ndarray, ids: np.ndarray, by_text: bool
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _distinct(file: RecordedFile, sampled: np.ndarray, written: Lists, by_text: bool) -> Lists:
     """Keeps the most probable of equal ids in a list. Ids may be equal by text only."""
-    order = np.lexsort((-file.log_probs, ids, rows))
-    rows, ids, log_probs = rows[order], ids[order], file.log_probs[order]
+    order = np.lexsort((-written.log_probs, written.ids, written.rows))
+    rows, ids, log_probs = written.rows[order], written.ids[order], written.log_probs[order]
     again = (rows[1:] == rows[:-1]) & (ids[1:] == ids[:-1])
     if not by_text:
+        first = np.flatnonzero(again & (log_probs[1:] != log_probs[:-1]))
         # The list's own log-prob of the sampled token, and that which the engine has put there.
-        for first in np.flatnonzero(again & (log_probs[1:] != log_probs[:-1])).tolist():
-            second, row = first + 1, int(rows[first])
-            given = file.sampled_log_probs[row]
-            if log_probs[first] == log_probs[second]:
-                continue
-            if ids[first] == sampled[row] and log_probs[second] == given:
-                log_probs[second] = log_probs[first]
-            elif ids[first] == sampled[row] and log_probs[first] == given:
-                log_probs[first] = log_probs[second]
-            else:
-                raise ValueError(
-                    f"{_place(file, row)}: top_logprobs gives token {ids[first]} both {log_probs[first]:g} and "
-                    f"{log_probs[second]:g}"
-                )
-    kept = np.concatenate([[True], ~again])
-    return rows[kept], ids[kept], log_probs[kept]
+        own, given = ids[first] == sampled[rows[first]], file.sampled_log_probs[rows[first]]
+        first_is_given, second_is_given = (own & (log_probs[at] == given) for at in (first, first + 1))
+        for at in first[~(first_is_given | second_is_given)].tolist():
+            raise ValueError(
+                f"{_place(file, int(rows[at]))}: top_logprobs gives token {ids[at]} both {log_probs[at]:g} and "
+                f"{log_probs[at + 1]:g}"
+            )
+        log_probs[first[first_is_given]] = log_probs[first[first_is_given] + 1]
+    kept = np.flatnonzero(np.append(True, ~again)[: len(rows)])
+    return Lists.ranked(len(written), rows[kept], ids[kept], log_probs[kept])
 
 
 def _place(file: RecordedFile, position: int) -> str:

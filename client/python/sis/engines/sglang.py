@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import operator
 import os
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,8 +20,8 @@ _GREEDY_BELOW = 1e-6
 _ALL = 1 << 30
 # Values that change nothing.
 _FILTERS = {"top_p": 1.0, "top_k": _ALL, "min_p": 0.0}
-# Log-prob, id and text of an entry.
-_LOG_PROB, _ID, _TEXT = map(operator.itemgetter, (0, 1, 2))
+# Log-prob and id of an entry.
+_LOG_PROB, _ID = map(operator.itemgetter, (0, 1))
 # Environment variable with which SGLang returns the log-probs before the temperature.
 _ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -194,38 +193,20 @@ def _check_length(name: str, there: int, stop: int, total: Optional[int]) -> Non
         raise MalformedOutput(f"{name}: the answer has {there} positions, must be {needed}{needs}")
 
 
-def texts(meta: Mapping[str, Any]) -> Iterator[Tuple[int, Any]]:
-    """Yields the sampled and listed tokens of an answer.
-
-    Args:
-        meta: Its `meta_info`.
-
-    Yields:
-        Id and text; None: the answer has only the id.
-    """
-    for entry in itertools.chain(
-        meta["output_token_logprobs"], *(tops or () for tops in meta.get("output_top_logprobs") or ())
-    ):
-        yield _ID(entry), _TEXT(entry) if len(entry) > 2 else None
-
-
-def listed(
-    meta: Mapping[str, Any], start: int, stop: int, total: Optional[int], needed: bool = True
-) -> Tuple[np.ndarray, np.ndarray]:
+def listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int]) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the most probable tokens of the positions [start, stop) of an answer.
 
     Args:
         meta: Its `meta_info`.
         start, stop: The first position, and one past the last.
         total: Number of positions that lists must have; None: `stop` or more.
-        needed: Whether each position needs a list. Otherwise the row of a position without one is -inf and -1.
 
     Returns:
         float32 [stop - start, K], log-probs in nats; and int [stop - start, K], ids.
 
     Raises:
         MalformedOutput: A list has the wrong length or type.
-        NothingListed: A needed list is empty, and another is not.
+        NothingListed: A list is empty, and another is not.
     """
     if "output_top_logprobs_shape" in meta:
         rows, width = meta["output_top_logprobs_shape"]
@@ -237,17 +218,12 @@ def listed(
             for name, dtype in (("val", "<f4"), ("idx", "<i4"))
         )
         return values.reshape(-1, width), ids.reshape(-1, width)
-    every = meta.get("output_top_logprobs")
-    if every is None and not needed:
-        every = [None] * stop
-    every = every or ()
+    every = meta.get("output_top_logprobs") or ()
     _check_length("output_top_logprobs", len(every), stop, total)
     here = every[start:stop]
     if not all(here):
-        if needed:
-            error = NothingListed if any(every) else MalformedOutput
-            raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
-        here = [tops or () for tops in here]
+        error = NothingListed if any(every) else MalformedOutput
+        raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
     ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))
     return values, ids
 

@@ -134,4 +134,3 @@ def merged(file: File) -> File:
         ]
         for sequence in file
     ]
-

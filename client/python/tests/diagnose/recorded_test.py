@@ -99,7 +99,11 @@ class WrongTest(unittest.TestCase):
     def test_errors_name_the_fault(self):
         deep = "[" * 100_000
         texts = [tuple(entry.split("\n")) for entry in blocks("malformed.txt")]
-        several = [("", "file: not JSON: "), (deep, "file: not JSON: "), ("{}\n{", "file: line 2: not JSON: ")]
+        several = [
+            ("", "there is no response in it"),
+            (deep, "file: not JSON: "),
+            ("{}\n{", "double quotes: line 2 column 2"),
+        ]
         for text, message in (*texts, *several, (chat(SAMPLED) + "\n{}", "file: response 1: logprobs: is missing")):
             with self.subTest(text[:200]):
                 with self.assertRaises(ValueError) as raised:

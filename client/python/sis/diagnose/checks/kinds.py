@@ -3,95 +3,75 @@
 from __future__ import annotations
 
 import math
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
 import numpy as np
 
-from sis.diagnose.check import Check, Moments
-from sis.diagnose.compared import Compared, Part
-from sis.diagnose.decisions import log_probs_of
+from sis.diagnose.check import Answer, Measured, Moments, question
+from sis.diagnose.compared import Compared
+from sis.diagnose.recordings import Recording
+
+
+# Without a filter no list of some tokens sums to 1, with one all do.
+@question(
+    "Are both before, or both after, a filter (top-p, top-k, min-p)?",
+    "of the lists whose tokens have less than 0.98 in the other file (0.997 if lists are shorter than others), the "
+    "share whose probabilities sum to 1",
+    0.5,
+    "top-p, top-k and min-p: record raw log-probs, or apply the same filter in the trainer",
+)
+def check_filter(compared: Compared) -> Answer:
+    answers = []
+    for this, own, other in (("A", compared.a, compared.b), ("B", compared.b, compared.a)):
+        lists, summing = _count_lists(compared, own, other)
+        finding = (
+            f"The log-probs are of different kinds: those of {this} are processed, renormalised over what a filter "
+            f"(top-p, top-k, min-p) left, those of {'B' if this == 'A' else 'A'} are not. {summing} of {lists} lists "
+            f"of {this} sum to 1 though they leave something out."
+        )
+        if lists >= _ENOUGH_LISTS:
+            answers.append(Measured(summing / lists, finding))
+    if not answers:
+        return "too few positions where the lists leave something out"
+    return max(answers, key=lambda answer: answer.value)
+
 
 _ENOUGH_LISTS = 5
 
 
-class _Share(NamedTuple):
-    """Number of lists that leave something out by the other file, and how many of them sum to 1, as after a filter."""
+def _count_lists(compared: Compared, own: Recording, other: Recording) -> Tuple[int, int]:
+    """Returns how many lists leave something out by the other file, and how many of these sum to 1, as after a filter.
 
-    lists: int
-    summing_to_1: int
-
-    @property
-    def value(self) -> float:
-        return self.summing_to_1 / self.lists
-
-
-def check_filter(part: Part) -> Check:
-    check = Check(
-        "filter",
-        "Are both before, or both after, a filter (top-p, top-k, min-p)?",
-        "of the lists whose tokens have less than 0.98 in the other file (0.997 if lists are shorter than others), the "
-        "share whose probabilities sum to 1",
-        0.5,
-        "without a filter no list of some tokens sums to 1, with one all do",
-        "top-p, top-k and min-p: record raw log-probs, or apply the same filter in the trainer",
-    )
-    a, b = _count_lists(part, "a"), _count_lists(part, "b")
-    if a.lists < _ENOUGH_LISTS and b.lists < _ENOUGH_LISTS:
-        return check.untested("too few positions where the lists leave something out")
-    is_b = a.lists < _ENOUGH_LISTS or b.lists >= _ENOUGH_LISTS and b.value > a.value
-    most, this, other = (b, "B", "A") if is_b else (a, "A", "B")
-    return check.decide(
-        most.value,
-        f"The log-probs are of different kinds: those of {this} are processed, renormalised over what a filter (top-p, "
-        f"top-k, min-p) left, those of {other} are not. {most.summing_to_1} of {most.lists} lists of {this} sum to 1 "
-        "though they leave something out.",
-    )
-
-
-def _count_lists(part: Part, file: str) -> _Share:
-    """A filter may leave more than the engine lists: lists that are shorter than the longest tell most, and only if there
-    are too few of them all others count."""
-    compared, at = part.compared, part.positions
-    own, other = compared.cached(f"masses {file}", lambda: np.stack(_masses(compared, file)))[:, at]
-    a_counts, b_counts = compared.a_lists.counts[at], compared.b_lists.counts[at]
-    counts = a_counts if file == "a" else b_counts
-    leaves_out = other <= 0.98
-    if part.is_gathered and (a_counts == b_counts).all():
+    A filter may leave more than the engine lists: lists that are shorter than the longest tell most, and only if there
+    are too few of them all others count.
+    """
+    lists, counts = own.lists, own.lists.counts
+    mass = lists.sums(lists.probs)
+    # What the other file gives the same tokens; NaN if it does not tell of them all.
+    there = lists.sums(np.exp(other.log_probs_of(lists.rows, lists.ids)))
+    leaves_out = (counts > 0) & (there <= 0.98)
+    sums_to_1 = mass > 0.998
+    if compared.is_gathered and (counts == other.lists.counts).all():
         # The record is rounded down, its length may be that of a mass target, and the other side is known of all its
         # tokens, however little they have to do with each other.
-        proportional = compared.cached("proportional", lambda: _are_proportional(compared))[at]
-        return _share(leaves_out, (own > 0.995) & proportional)
-    sums_to_1 = own > 0.998
-    # Nothing but a filter makes lists shorter, so that little left out is evidence: of top-p 0.99.
-    shorter = _share((counts < counts.max(initial=0)) & (other <= 0.997), sums_to_1)
-    return _share(leaves_out, sums_to_1) if shorter.lists < _ENOUGH_LISTS else shorter
-
-
-def _share(lists: np.ndarray, sums_to_1: np.ndarray) -> _Share:
-    return _Share(int(lists.sum()), int((lists & sums_to_1).sum()))
-
-
-def _masses(compared: Compared, file: str) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns each list's mass, and what the other file gives the same tokens; NaN if it does not tell of them all."""
-    _, _, lists = compared.side(file)
-    recording, at, others = compared.side("b" if file == "a" else "a")
-    found = compared.a_in_b if file == "a" else compared.b_in_a
-    known = log_probs_of(
-        others, found, lists.rows, lists.ids, recording.sampled[at], recording.sampled_log_probs[at].astype(np.float64)
-    )
-    other = lists.sums(np.exp(known))
-    return lists.sums(lists.probs), np.where(lists.counts > 0, other, np.nan)
+        sums_to_1 = (mass > 0.995) & _are_proportional(compared)
+    else:
+        # Nothing but a filter makes lists shorter, so that little left out is evidence: of top-p 0.99.
+        shorter = (counts > 0) & (counts < counts.max(initial=0)) & (there <= 0.997)
+        if shorter.sum() >= _ENOUGH_LISTS:
+            leaves_out = shorter
+    return int(leaves_out.sum()), int((leaves_out & sums_to_1).sum())
 
 
 def _are_proportional(compared: Compared) -> np.ndarray:
     """Returns which lists have the same probabilities in the other file, up to a factor."""
     noise = 0.3  # nats
     a, b = compared.centred
-    differences = np.bincount(compared.common.rows, np.abs(a - b), minlength=len(compared))
+    differences = np.bincount(compared.common[0], np.abs(a - b), minlength=len(compared))
     return differences <= noise * compared.in_common
 
 
-class TemperatureFit(NamedTuple):
+class _TemperatureFit(NamedTuple):
     """The temperature at which one recording looks most like the other."""
 
     # With at least three tokens in common.
@@ -99,202 +79,172 @@ class TemperatureFit(NamedTuple):
     # The log-probs of B are about `slope` times those of A, up to what normalises them: B is A at temperature
     # 1 / slope. 1 if there are no positions, or the log-probs hardly correlate.
     slope: float = 1.0
-    correlates: bool = False
-    # Share of the squared differences that the slope explains, in [0, 1].
-    explained: float = 0.0
+    # Share of the squared differences that the slope explains, in [0, 1]; NaN if the log-probs hardly correlate.
+    explained: float = math.nan
 
 
-def fit_temperature(part: Part) -> TemperatureFit:
+def _fit_temperature(compared: Compared) -> _TemperatureFit:
     # Below it the lists hardly have to do with each other: another context, with more spread or less.
     least_correlation = 0.7
-    compared = part.compared
-    squares = compared.cached("products", lambda: _products(compared))[:, part.positions]
-    aa, bb, ab, counted = squares.sum(axis=1).tolist()
+    enough = compared.in_common >= 3
+    a, b = (x[enough[compared.common[0]]] for x in compared.centred)
+    aa, bb, ab = float((a * a).sum()), float((b * b).sum()), float((a * b).sum())
+    positions = int(enough.sum())
     if not (aa > 0 and bb > 0 and ab > least_correlation * math.sqrt(aa * bb)):
-        return TemperatureFit(int(counted))
+        return _TemperatureFit(positions)
     # Both sides have noise: the slope that treats them alike.
     slope = math.sqrt(bb / aa)
     without = aa + bb - 2 * ab
     with_it = (bb + slope * slope * aa - 2 * slope * ab) / slope
     # Differences of the size of float32's rounding tell nothing.
-    explained = max(0.0, 1 - with_it / without) if without > 1e-9 * aa else 0.0
-    return TemperatureFit(int(counted), slope, True, explained)
+    return _TemperatureFit(positions, slope, max(0.0, 1 - with_it / without) if without > 1e-9 * aa else 0.0)
 
 
-def _products(compared: Compared) -> np.ndarray:
-    """Returns, [4, C], sums of squares and products of centred log-probs, and whether a position counts."""
-    a, b = compared.centred
-    counts = compared.in_common >= 3
-    rows, size = compared.common.rows, len(compared)
-    sums = [np.where(counts, np.bincount(rows, product, minlength=size), 0.0) for product in (a * a, b * b, a * b)]
-    return np.stack([*sums, counts.astype(np.float64)])
-
-
-def check_temperature(part: Part) -> Check:
+# Numerical noise gives 0.06 and less, a temperature of 0.95 gives 0.3.
+@question(
+    "Is the same temperature applied?",
+    "share of the squared differences of log-probs that one temperature explains, if it is 3% from 1",
+    0.2,
+    "the temperature: divide the trainer's logits by that of sampling, or record raw log-probs",
+)
+def check_temperature(compared: Compared) -> Answer:
     # Noise as large as that of 4-bit weights gives less than 0.02.
     enough, least = 5, 0.03
-    check = Check(
-        "temperature",
-        "Is the same temperature applied?",
-        "share of the squared differences of log-probs that one temperature explains, if it is 3% from 1",
-        0.2,
-        "numerical noise gives 0.06 and less, a temperature of 0.95 gives 0.3",
-        "the temperature: divide the trainer's logits by that of sampling, or record raw log-probs",
-    )
-    fit = fit_temperature(part)
+    fit = _fit_temperature(compared)
     if fit.positions < enough:
-        return check.untested("too few positions with tokens in common")
-    if not fit.correlates:
-        return check.untested("the lists hardly have to do with each other")
-    near_1 = abs(math.log(fit.slope)) < least
-    return check.decide(
-        0.0 if near_1 else fit.explained,
+        return "too few positions with tokens in common"
+    if math.isnan(fit.explained):
+        return "the lists hardly have to do with each other"
+    return Measured(
+        fit.explained if abs(math.log(fit.slope)) >= least else 0.0,
         f"The temperature is applied on one side only: B looks like A at temperature {1 / fit.slope:.2f} (A like B at "
         f"{fit.slope:.2f}), which explains {100 * fit.explained:.0f}% of the squared differences.",
     )
 
 
-_MAX_TOKENS = 8
-# Positions with a token.
-_ENOUGH_POSITIONS = 6
-# Nats, standard errors.
-_LEAST_MOVE = 0.2
-_ERRORS = 5
-_NEARLY_ALL = 0.95
+_ENOUGH_EXPLAINED = 0.2
 
 
-def check_bias(part: Part) -> Tuple[Check, List[int]]:
-    """Returns the check, and the tokens that have a bias."""
-    check = Check(
-        "bias",
-        "Are no single tokens made more or less probable on one side?",
-        "share of the squared differences of log-probs that a constant for each of at most 8 tokens explains",
-        0.2,
-        "numerical noise gives 0: no token is moved by 0.2 nats wherever it is listed",
-        "logit_bias, bad_words, allowed tokens and grammars in the request: none, or the same in the trainer",
-    )
-    ids, seen, differences = _beyond_temperature(part)
-    if len(ids) < 50:
-        return check.untested("too few tokens are listed by both files"), []
-    tokens, numbers = np.unique(ids, return_inverse=True)
-    every = _moves(numbers, differences, len(tokens))
-    # The check of penalties looks at repetitions.
-    unseen = _moves(numbers[~seen], differences[~seen], len(tokens))
-    total = float((differences * differences).sum())
-    found = np.flatnonzero(unseen.are_biased)
-    by_share = np.lexsort((tokens[found], every.explained[found]))[::-1]
-    found = found[by_share][:_MAX_TOKENS]
-    explained = float(every.explained[found].sum())
-    share = explained / total if total > 0 else 0.0
-    moved = ", ".join(f"{tokens[i]} by {every.means[i]:+.2f}" for i in found)
-    check.decide(
-        share,
+class _Bias(NamedTuple):
+    """The tokens that one side seems to make more or less probable, those that explain most first."""
+
+    ids: np.ndarray
+    # Nats.
+    means: np.ndarray
+    # Share of the squared differences that they explain; NaN if too few tokens tell it.
+    explained: float
+
+
+# Numerical noise gives 0: no token is moved by 0.2 nats wherever it is listed.
+@question(
+    "Are no single tokens made more or less probable on one side?",
+    "share of the squared differences of log-probs that a constant for each of at most 8 tokens explains",
+    _ENOUGH_EXPLAINED,
+    "logit_bias, bad_words, allowed tokens and grammars in the request: none, or the same in the trainer",
+)
+def check_bias(compared: Compared) -> Answer:
+    bias = _find_bias(compared)
+    if math.isnan(bias.explained):
+        return "too few tokens are listed by both files"
+    moved = ", ".join(f"{token} by {mean:+.2f}" for token, mean in zip(bias.ids.tolist(), bias.means.tolist()))
+    return Measured(
+        bias.explained,
         "The log-probs are of different kinds: on one side a constant is added to the logits of some tokens. B gives "
-        f"more, or less, nats than A to: {moved}. That explains {100 * share:.0f}% of the squared differences.",
+        f"more, or less, nats than A to: {moved}. That explains {100 * bias.explained:.0f}% of the squared "
+        "differences.",
     )
-    return check, tokens[found].tolist() if check.fault else []
 
 
-def _beyond_temperature(part: Part) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns ids, whether the text has the token already, and how much B's log-prob is above A's, beyond what
-    normalisers and temperature explain: nats, less the median of the position's tokens.
+def _find_bias(compared: Compared) -> _Bias:
+    enough, max_tokens = 50, 8
+    rows, ids, differences = _beyond_temperature(compared)
+    tokens, numbers = np.unique(ids, return_inverse=True)
+    means, explained, _ = _moves(numbers, differences, len(tokens))
+    # The check of penalties looks at repetitions.
+    unseen = ~compared.seen(rows, ids)
+    *_, are_biased = _moves(numbers[unseen], differences[unseen], len(tokens))
+    found = np.flatnonzero(are_biased)
+    found = found[np.lexsort((tokens[found], explained[found]))[::-1]][:max_tokens]
+    total = float((differences * differences).sum())
+    share = float(explained[found].sum()) / total if total > 0 else 0.0
+    return _Bias(tokens[found], means[found], share if len(ids) >= enough else math.nan)
+
+
+def _beyond_temperature(compared: Compared) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rows, ids, and how much B's log-prob is above A's, beyond what normalisers and temperature explain: nats,
+    less the median of the position's tokens.
 
     Skips positions with fewer than three common tokens. A token that only one file lists counts, if it would have had
     to be in the other list by `surely_missed`, with the least difference that it must have.
     """
     surely_missed = 0.3  # nats
-    compared = part.compared
-    slope = fit_temperature(part).slope
-    common = [column[part.tokens(compared.common.rows)] for column in compared.common]
-    rows, ids, seen, a, b = common
+    slope = _fit_temperature(compared).slope
+    rows, _, a, b = compared.common
     differences = b - slope * a
-    medians = np.full(len(compared), np.nan)
-    order = np.lexsort((differences, rows))
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
-    counts = np.diff(first, append=len(rows))
-    enough = counts >= 3
-    medians[rows[first[enough]]] = differences[order][(first + counts // 2)[enough]]
-    kept = ~np.isnan(medians[rows])
-    parts = [(ids[kept], seen[kept], differences[kept] - medians[rows[kept]])]
+    ascending = np.append(differences[np.lexsort((differences, rows))], np.nan)
+    first = np.cumsum(compared.in_common) - compared.in_common
+    medians = np.where(compared.in_common >= 3, ascending[first + compared.in_common // 2], np.nan)
 
-    least_a = compared.cached("least a", lambda: compared.a_lists.last(0.0))
-    least_b = compared.cached("least b", lambda: compared.b_lists.last(0.0))
-    rows, ids, seen, a, _ = (column[part.tokens(compared.only_a.rows)] for column in compared.only_a)
-    # Comparisons with NaN are false.
-    kept = slope * a + medians[rows] > least_b[rows] + surely_missed
-    parts.append((ids[kept], seen[kept], (least_b[rows] - slope * a - medians[rows])[kept]))
-    rows, ids, seen, _, b = (column[part.tokens(compared.only_b.rows)] for column in compared.only_b)
-    kept = b - medians[rows] > slope * least_a[rows] + surely_missed
-    parts.append((ids[kept], seen[kept], (b - slope * least_a[rows] - medians[rows])[kept]))
-    ids, seen, differences = (np.concatenate(columns) for columns in zip(*parts))
-    return ids, seen, differences
+    # The last token of a list is the bound of those that it leaves out.
+    a_lists, b_lists, only_a = compared.a.lists, compared.b.lists, np.isnan(compared.b_of_a)
+    rest = b_lists.only(compared.only_b)
+    a_last, b_last = a_lists.last(a_lists.log_probs, 0.0), b_lists.last(b_lists.log_probs, 0.0)
+    rows, ids = np.append(a_lists.rows, rest.rows), np.append(a_lists.ids, rest.ids)
+    a = np.append(a_lists.log_probs, a_last[rest.rows])
+    b = np.append(np.where(only_a, b_last[a_lists.rows], compared.b_of_a), rest.log_probs)
+    differences = b - slope * a - medians[rows]
+    sign_if_missed = np.append(np.where(only_a, -1, 0), np.ones(len(rest.ids)))
+    kept = ~np.isnan(differences) & ((sign_if_missed == 0) | (differences * sign_if_missed > surely_missed))
+    return rows[kept], ids[kept], differences[kept]
 
 
-class _Moves(NamedTuple):
-    """How much each token is moved, over the positions that have it."""
+def _moves(numbers: np.ndarray, differences: np.ndarray, size: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns how much each of `size` tokens is moved on average, how much that explains of its squared differences,
+    and whether it is biased."""
+    # Positions with the token, nats, standard errors.
+    enough, least, errors, nearly_all = 6, 0.2, 5, 0.95
 
-    counts: np.ndarray
-    sums: np.ndarray
-    squares: np.ndarray
-    # How often it is moved by _LEAST_MOVE or more.
-    up: np.ndarray
-    down: np.ndarray
+    def sums(values: np.ndarray) -> np.ndarray:
+        return np.bincount(numbers, values, minlength=size)
 
-    @property
-    def means(self) -> np.ndarray:
-        return self.sums / np.maximum(1, self.counts)
-
-    @property
-    def explained(self) -> np.ndarray:
-        return self.sums * self.means
-
-    @property
-    def are_biased(self) -> np.ndarray:
-        """Whether each token is biased. Differences of tokens that one list leaves out are bounds of one sign."""
-        counts = np.maximum(1, self.counts)
-        errors = np.sqrt(np.maximum(0.0, self.squares / counts - self.means**2) / counts)
-        by_mean = np.abs(self.means) >= np.maximum(_LEAST_MOVE, _ERRORS * errors)
-        return (self.counts >= _ENOUGH_POSITIONS) & (by_mean | (np.maximum(self.up, self.down) >= _NEARLY_ALL * self.counts))
+    number = np.bincount(numbers, minlength=size)
+    counts = np.maximum(1, number)
+    total = sums(differences)
+    means = total / counts
+    error = np.sqrt(np.maximum(0.0, sums(differences**2) / counts - means**2) / counts)
+    by_mean = np.abs(means) >= np.maximum(least, errors * error)
+    # Differences of tokens that one list leaves out are bounds of one sign.
+    alike = np.maximum(sums(differences >= least), sums(differences <= -least)) >= nearly_all * number
+    return means, total * means, (number >= enough) & (by_mean | alike)
 
 
-def _moves(numbers: np.ndarray, differences: np.ndarray, size: int) -> _Moves:
-    columns = (np.ones(len(differences)), differences, differences**2, differences >= _LEAST_MOVE, differences <= -_LEAST_MOVE)
-    return _Moves(*(np.bincount(numbers, column, minlength=size) for column in columns))
-
-
-def check_penalty(part: Part, biased: Sequence[int]) -> Check:
-    """Tokens of `biased` tell nothing."""
-    enough = 20
-    check = Check(
-        "penalty",
-        "Are repetitions punished on one side only?",
-        "how far tokens that the text has already are moved against others, in nats, less four standard errors",
-        0.1,
-        "numerical noise gives less than 0, a presence penalty of 0.4 gives 0.3",
-        "repetition, presence and frequency penalties: 0 (1 for repetition), or the same in the trainer",
-    )
-    compared = part.compared
-    slope = fit_temperature(part).slope
-    kept = part.tokens(compared.common.rows)
-    if len(biased):
-        kept = kept[~np.isin(compared.common.ids[kept], biased)]
-    rows, seen = compared.common.rows[kept], compared.common.seen[kept]
+# Numerical noise gives less than 0, a presence penalty of 0.4 gives 0.3.
+@question(
+    "Are repetitions punished on one side only?",
+    "how far tokens that the text has already are moved against others, in nats, less four standard errors",
+    0.1,
+    "repetition, presence and frequency penalties: 0 (1 for repetition), or the same in the trainer",
+)
+def check_penalty(compared: Compared) -> Answer:
+    enough, size = 20, len(compared)
+    rows, ids, *_ = compared.common
     a, b = compared.centred
-    differences = b[kept] - slope * a[kept]
-    # Positions, numbered from 0.
-    rows = np.cumsum(np.diff(rows, prepend=rows[:1]) != 0)
-    seen_count, count = np.bincount(rows, seen), np.bincount(rows)
-    seen_sum, sums = np.bincount(rows, differences * seen), np.bincount(rows, differences)
-    squares = np.bincount(rows, differences**2)
+    differences = b - _fit_temperature(compared).slope * a
+    seen = compared.seen(rows, ids)
+    bias = _find_bias(compared)
+    if bias.explained >= _ENOUGH_EXPLAINED:
+        kept = ~np.isin(ids, bias.ids)
+        rows, differences, seen = rows[kept], differences[kept], seen[kept]
+    count, seen_count = np.bincount(rows, minlength=size), np.bincount(rows, seen, minlength=size)
+    sums, seen_sums = (np.bincount(rows, x, minlength=size) for x in (differences, differences * seen))
+    squares = np.bincount(rows, differences**2, minlength=size)
     tells = (seen_count >= 1) & (count - seen_count >= 2)
-    seen_count, count, seen_sum, sums, squares = (
-        column[tells] for column in (seen_count, count, seen_sum, sums, squares)
-    )
+    count, seen_count, sums, seen_sums, squares = (x[tells] for x in (count, seen_count, sums, seen_sums, squares))
     # At one position, how much higher B is than A on tokens that the text has, beyond what it is on others.
     others = count - seen_count
-    moved = Moments.of(seen_sum / seen_count - (sums - seen_sum) / others)
+    moved = Moments.of(seen_sums / seen_count - (sums - seen_sums) / others)
     if moved.number < enough:
-        return check.untested("too few positions list tokens that the text has already")
+        return "too few positions list tokens that the text has already"
     # `weight` times the square of a shift is the part of `all_squares` that this shift explains.
     weight = float((seen_count * others / count).sum())
     all_squares = float((squares - sums**2 / count).sum())
@@ -302,7 +252,7 @@ def check_penalty(part: Part, biased: Sequence[int]) -> Check:
     # A penalty moves them alike; other weights or another context now here, now there.
     alike = mean * mean * weight >= 0.15 * all_squares
     this, other = ("B", "A") if mean < 0 else ("A", "B")
-    return check.decide(
+    return Measured(
         abs(mean) - 4 * moved.standard_error if alike else 0.0,
         f"The log-probs are of different kinds: {this} gives tokens that the text has already {abs(mean):.2f} nats "
         f"less than {other} does. A repetition, presence or frequency penalty is applied on one side only.",

@@ -2,295 +2,188 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Callable, NamedTuple, Tuple
+from typing import Callable, List, Tuple
 
 import numpy as np
 
-from sis import _ragged
-from sis.diagnose.check import AT_MOST, Check
-from sis.diagnose.compared import Compared, Part, equal_tokens
+from sis.diagnose.check import AT_MOST, Answer, Measured, question
+from sis.diagnose.compared import Compared, equal_tokens, total_variations
 from sis.diagnose.recordings import Recording
 
 _SHIFTS = (1, -1, 2, -2, 3, -3)
-# How far a file is from another at each position, as a share of what counts as 1 there; NaN if nothing tells.
-_Distances = Tuple[np.ndarray, np.ndarray]
 
 
-class _Mean(NamedTuple):
-    # NaN of no positions.
-    value: float
-    number: int
-
-
-class _Shifted(NamedTuple):
-    """Values that may stand at other positions than their tokens."""
-
-    name: str
-    what: str
-    # B's are those of whatever A lists, so that B's are of another position.
-    gathered: bool
-    # Distances of A at each position and B `shift` positions further on.
-    distances: Callable[[Compared, int], _Distances]
-    # How much the token of a file ("a" or "b") at each position contradicts the values `shift` positions further on.
-    contradictions: Callable[[Compared, str, int], np.ndarray]
-
-
-def check_tokens_shifted(part: Part) -> Check:
+# Without a shift it is below 1, except for texts that repeat one token.
+@question(
+    "Do both start with the same token?",
+    "tokens that agree from the start if one file skips some, per token that agrees without",
+    4,
+    "where the prompt ends: a beginning-of-sequence token, or the prompt's last token counted as generated",
+)
+def check_tokens_shifted(compared: Compared) -> Answer:
     """One file has some tokens more at its start."""
     enough = 8
-    check = Check(
-        "tokens_shifted",
-        "Do both start with the same token?",
-        "tokens that agree from the start if one file skips some, per token that agrees without",
-        4,
-        "without a shift it is below 1, but for texts that repeat one token",
-        "where the prompt ends: a beginning-of-sequence token, or the prompt's last token counted as generated",
-    )
-    pair = part.compared.pair
-
-    def equal(shift: int) -> int:
-        counts = part.compared.cached(f"equal_tokens {shift}", lambda: equal_tokens(pair.a, pair.b, shift))
-        return int(counts[part.sequences].sum())
-
-    unshifted = equal(0)
-    best, best_equal = 0, 0
-    for shift in _SHIFTS:
-        found = equal(shift)
-        if found > best_equal:
-            best, best_equal = shift, found
-    if max(unshifted, best_equal) < enough:
-        return check.untested("the texts have too little in common")
+    equal = {shift: int(equal_tokens(compared.pair, shift).sum()) for shift in (0, *_SHIFTS)}
+    best = max(_SHIFTS, key=equal.__getitem__)
+    if max(equal.values()) < enough:
+        return "the texts have too little in common"
     # As if one more agreed, so that nothing is divided by 0.
-    ratio = best_equal / (unshifted + 1)
-    return check.decide(
-        min(ratio, 1.0) if best_equal < enough else ratio,
+    ratio = equal[best] / (equal[0] + 1)
+    return Measured(
+        ratio if equal[best] >= enough else min(ratio, 1.0),
         f"The files are shifted by {_tokens(best)}: {'B' if best > 0 else 'A'} has {_tokens(best)} more at the start "
         "of its sequences.",
     )
 
 
-def check_lists_shifted(part: Part) -> Check:
+# Engines that differ numerically have 3 and more, shifted lists below 0.05.
+@question(
+    "Do lists stand at the positions of their tokens?",
+    "total variation of the lists (of tokens in both, if a file holds the other's tokens) with the best shift, over "
+    "that without",
+    0.5,
+    "the slice of the logits: those of position t - 1 give the probabilities of token t",
+    AT_MOST,
+)
+def check_lists_shifted(compared: Compared) -> Answer:
     """The same tokens, but the lists belong to positions further on or back."""
-    check = Check(
-        "lists_shifted",
-        "Do lists stand at the positions of their tokens?",
-        "total variation of the lists (of tokens in both, if a file holds the other's tokens) with the best shift, "
-        "over that without",
-        0.5,
-        "engines that differ numerically have 3 and more, shifted lists below 0.05",
-        "the slice of the logits: those of position t - 1 give the probabilities of token t",
-        AT_MOST,
-    )
-    distances = _distances_in_common if part.is_gathered else _total_variations
-    return _check_shift(
-        check, part, 5, _Shifted("lists", "The lists", part.is_gathered, distances, _token_is_not_listed)
-    )
+    b, gathered = compared.b.lists, compared.is_gathered
+
+    def distances(here: np.ndarray, there: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        a = compared.a.lists.take(here)
+        if not gathered:
+            listed = (a.counts > 0) & (b.counts[there] > 0)
+            return total_variations(a, b, there)[listed], np.ones(int(listed.sum()))
+        q = b.probs_of(there[a.rows], a.ids)
+        largest = a.sums(np.where(q > 0, np.maximum(a.probs, q), 0.0))
+        return a.sums(np.where(q > 0, np.abs(a.probs - q), 0.0))[largest > 0], largest[largest > 0]
+
+    def contradictions(file: Recording, here: np.ndarray, there: np.ndarray) -> np.ndarray:
+        """Sampled tokens are mostly in their lists."""
+        unlisted = np.isnan(file.lists.log_probs_of(there, file.sampled[here]))
+        return unlisted[file.lists.counts[there] > 0]
+
+    return _best_shift(compared, 5, "The lists", gathered, distances, contradictions)
 
 
-def check_sampled_shifted(part: Part) -> Check:
+# Engines that differ numerically have 4 and more, shifted log-probs below 0.05.
+@question(
+    "Do log-probs stand at the positions of their tokens?",
+    "mean difference of the sampled tokens' log-probs with the best shift, over that without",
+    0.33,
+    "the slice of the log-probs: those of token t come from the logits of position t - 1",
+    AT_MOST,
+)
+def check_sampled_shifted(compared: Compared) -> Answer:
     """Checks the same of the log-probs of the sampled tokens."""
-    check = Check(
-        "sampled_shifted",
-        "Do log-probs stand at the positions of their tokens?",
-        "mean difference of the sampled tokens' log-probs with the best shift, over that without",
-        0.33,
-        "engines that differ numerically have 4 and more, shifted ones below 0.05",
-        "the slice of the log-probs: those of token t come from the logits of position t - 1",
-        AT_MOST,
-    )
-    what = "The log-probs of the sampled tokens"
-    return _check_shift(check, part, 10, _Shifted("sampled", what, False, _own_differences, _own_is_not_as_listed))
+
+    def distances(here: np.ndarray, there: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        found = _differences(compared.a.given[here], compared.b.given[there])
+        return found, np.ones(len(found))
+
+    def contradictions(file: Recording, here: np.ndarray, there: np.ndarray) -> np.ndarray:
+        """The list of a position has the token too."""
+        listed = file.lists.counts[here] > 0
+        return _differences(file.sampled_log_probs[here[listed]], file.given[there[listed]])
+
+    return _best_shift(compared, 10, "The log-probs of the sampled tokens", False, distances, contradictions)
 
 
-def _check_shift(check: Check, part: Part, enough: int, shifted: _Shifted) -> Check:
-    """Says what the best shift gives, of at least `enough` positions."""
+def _differences(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns those that are finite."""
+    with np.errstate(invalid="ignore"):
+        differences = np.abs(a.astype(np.float64) - b)
+    return differences[np.isfinite(differences)]
+
+
+def _best_shift(
+    compared: Compared,
+    enough: int,
+    what: str,
+    gathered: bool,
+    distances: Callable[[np.ndarray, np.ndarray], Tuple[np.ndarray, np.ndarray]],
+    contradictions: Callable[[Recording, np.ndarray, np.ndarray], np.ndarray],
+) -> Answer:
+    """Returns what the best shift gives, of at least `enough` positions.
+
+    Args:
+        gathered: B's values are those of whatever A lists, so that B's are of another position.
+        distances: How far A at some positions is from B at others, and the distance that counts as 1.
+        contradictions: How much the tokens of a file at some positions contradict its values at others.
+    """
     least_distance = 0.3
-    means = {shift: _mean(part, shifted, shift) for shift in (0, *_SHIFTS)}
-    unshifted = means[0]
-    if unshifted.number >= enough and unshifted.value == 0:
-        return check.clear()
-    best, best_ratio = 0, math.inf
-    for shift in _SHIFTS:
-        if min(means[shift].number, unshifted.number) < enough:
-            continue
-        ratio = means[shift].value / unshifted.value
-        if ratio < best_ratio:
-            best, best_ratio = shift, ratio
-    if best == 0:
-        return check.untested("too few positions in common")
-    if unshifted.value < least_distance:
-        check.value = best_ratio
-        return check.clear()
-    finding = _finding(part, best, shifted) if best_ratio <= check.limit else ""
-    return check.decide(best_ratio, finding)
+    means = {}
+    for shift in (0, *_SHIFTS):
+        distance, of = distances(*compared.shifted(shift))
+        if len(distance) >= enough:
+            means[shift] = float(distance.sum()) / float(of.sum())
+    if means.get(0) == 0:
+        return None
+    if 0 not in means or len(means) < 2:
+        return "too few positions in common"
+    best = min((shift for shift in means if shift), key=means.__getitem__)
+    ratio = means[best] / means[0]
+    if means[0] < least_distance:
+        return Measured(ratio, "")
 
+    def mended(file: Recording, shift: int) -> float:
+        """How much less a file contradicts itself with the shift: about 0 in the file that is right or can't tell."""
+        now, then = (contradictions(file, *compared.shifted(by)) for by in (0, shift))
+        return (float(now.mean()) if len(now) else 0.0) - (float(then.mean()) if len(then) else 0.0)
 
-def _mean(part: Part, shifted: _Shifted, shift: int) -> _Mean:
-    compared = part.compared
-    key = f"{shifted.name} {shifted.gathered} {shift}"
-    distances = compared.cached(key, lambda: np.stack(shifted.distances(compared, shift)))
-    distance, of = distances[:, part.positions]
-    there = ~np.isnan(distance)
-    value = float(distance[there].sum()) / float(of[there].sum()) if there.any() else math.nan
-    return _Mean(value, int(there.sum()))
-
-
-def _finding(part: Part, shift: int, shifted: _Shifted) -> str:
-    """Says what is found where values of A at a position are those of B `shift` positions further on."""
-    a, b = _mended(part, "a", -shift, shifted), _mended(part, "b", shift, shifted)
-    is_a = a > b and not shifted.gathered
-    file = "A" if is_a else "A or B" if a == b and not shifted.gathered else "B"
+    a, b = mended(compared.a, -best), mended(compared.b, best)
+    is_a = a > b and not gathered
+    file = "A" if is_a else "A or B" if a == b and not gathered else "B"
     this, other = ("B", "A") if is_a else ("A", "B")
-    later = shift < 0 if is_a else shift > 0  # than they should be
-    distance = _tokens(shift)
-    return (
-        f"{shifted.what} of {file} belong {distance} {'further back' if later else 'further on'}: those of {this} at a "
-        f"position are those of {other} {distance} {'later' if later else 'earlier'}."
-        + ("" if later else " Were logits taken at the position of the token, instead of the one before it?")
+    later = best < 0 if is_a else best > 0  # than they should be
+    by = _tokens(best)
+    return Measured(
+        ratio,
+        f"{what} of {file} belong {by} {'further back' if later else 'further on'}: those of {this} at a position "
+        f"are those of {other} {by} {'later' if later else 'earlier'}."
+        + ("" if later else " Were logits taken at the position of the token, instead of the one before it?"),
     )
-
-
-def _mended(part: Part, file: str, shift: int, shifted: _Shifted) -> float:
-    """How much worse a file contradicts itself as it is than with the values `shift` positions further on: about 0 in
-    the file that is right or can't tell."""
-
-    def mean(by: int) -> float:
-        found = shifted.contradictions(part.compared, file, by)[part.positions]
-        there = ~np.isnan(found)
-        return float(found[there].mean()) if there.any() else 0.0
-
-    return mean(0) - mean(shift)
 
 
 def _tokens(count: int) -> str:
     return "one token" if abs(count) == 1 else f"{abs(count)} tokens"
 
 
-def _total_variations(compared: Compared, shift: int) -> _Distances:
-    distance = np.full(len(compared), np.nan)
-    if shift == 0:
-        distance[compared.has_lists] = compared.total_variations[compared.has_lists]
-    else:
-        here, there = compared.shifted(shift)
-        listed = (compared.a_lists.counts[here] > 0) & (compared.b_lists.counts[there] > 0)
-        here, there = here[listed], there[listed]
-        a, q = compared.a_lists, _shifted_probs(compared, here, there)
-        mass = compared.cached("mass b", lambda: compared.b_lists.sums(compared.b_lists.probs))[there]
-        distance[here] = (a.sums(np.abs(a.probs - q))[here] + np.maximum(0.0, mass - a.sums(q)[here])) / 2
-    return distance, np.ones(len(compared))
-
-
-def _distances_in_common(compared: Compared, shift: int) -> _Distances:
-    """Compares the probabilities of tokens in both lists only."""
-    a, q = compared.a_lists, _shifted_probs(compared, *compared.shifted(shift))
-    listed = q > 0
-    largest = a.sums(np.where(listed, np.maximum(a.probs, q), 0.0))
-    return np.where(largest > 0, a.sums(np.where(listed, np.abs(a.probs - q), 0.0)), np.nan), largest
-
-
-def _shifted_probs(compared: Compared, here: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Returns, for A's tokens at the positions `here`, their probabilities in B's lists `there`; 0 if not listed."""
-    moved = np.full(len(compared), -1)
-    moved[here] = there
-    lists = compared.a_lists
-    return compared.b_lists.probs_at(compared.b_lists.find(moved[lists.rows], lists.ids))
-
-
-def _own_differences(compared: Compared, shift: int) -> _Distances:
-    here, there = compared.shifted(shift)
-    a = compared.pair.a.given[compared.at_a[here]].astype(np.float64)
-    difference = _finite_difference(a, compared.pair.b.given[compared.at_b[there]])
-    return _placed(compared, here, difference), np.ones(len(compared))
-
-
-def _placed(compared: Compared, here: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Returns, for all positions, values of those at `here`, and NaN elsewhere."""
-    placed = np.full(len(compared), np.nan)
-    placed[here] = values
-    return placed
-
-
-def _finite_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(a - b)
-    return np.where(np.isfinite(difference), difference, np.nan)
-
-
-def _token_is_not_listed(compared: Compared, file: str, shift: int) -> np.ndarray:
-    """Sampled tokens are mostly in their lists."""
-    here, there = compared.shifted(shift)
-    recording, at, lists = compared.side(file)
-    unlisted = lists.find(there, recording.sampled[at[here]]) < 0
-    return _placed(compared, here, np.where(lists.counts[there] > 0, unlisted, np.nan))
-
-
-def _own_is_not_as_listed(compared: Compared, file: str, shift: int) -> np.ndarray:
-    here, there = compared.shifted(shift)
-    recording, at, lists = compared.side(file)
-    difference = _finite_difference(
-        recording.sampled_log_probs[at[here]].astype(np.float64), recording.given[at[there]]
-    )
-    return _placed(compared, here, np.where(lists.counts[here] > 0, difference, np.nan))
-
-
-def check_sampled_column(part: Part) -> Check:
-    enough, fewest = 5, 3
-    check = Check(
-        "sampled_column",
-        "Is the sampled token's log-prob the one of its list?",
-        "share of positions where the two differ by more than 0.05 nats, or the list leaves out a token more probable "
-        "than its last, in the file that has more",
-        0.05,
-        "engines write the same number twice",
-        "which column the sampled token's log-prob is taken from, and whether both are raw or both processed",
-    )
-    largest = -1.0
-    pair = part.compared.pair
-    for name, recording in (("A", pair.a), ("B", pair.b)):
-        flags = part.compared.cached(f"contradictions {name}", functools.partial(_contradictions, recording))
-        at = _ragged.places(recording.starts[part.sequences], recording.lengths[part.sequences])
-        comparable, listed, contradicts, most_probable = flags[:, at]
-        if name == "B" and part.is_gathered:
+# Engines write the same number twice.
+@question(
+    "Is the sampled token's log-prob the one of its list?",
+    "share of positions where the two differ by more than 0.05 nats, or the list leaves out a token more probable than "
+    "its last, in the file that has more",
+    0.05,
+    "which column the sampled token's log-prob is taken from, and whether both are raw or both processed",
+)
+def check_sampled_column(compared: Compared) -> Answer:
+    # Nats, above what float16 rounds away.
+    same, enough, fewest = 0.05, 5, 3
+    answers: List[Measured] = []
+    for name, recording in (("A", compared.pair.a), ("B", compared.pair.b)):
+        lists, given = recording.lists, recording.given.astype(np.float64)
+        of_token = lists.log_probs_of(np.arange(len(lists)), recording.sampled)
+        comparable = (lists.counts > 0) & np.isfinite(given)
+        if name == "B" and compared.is_gathered:
             # Tokens outside such a list may be more probable than those in it.
-            comparable = comparable & listed
-        contradicts = contradicts & comparable
-        count, of = int(contradicts.sum()), int(comparable.sum())
+            comparable &= ~np.isnan(of_token)
+        # Tokens outside a list are at most as probable as its last token.
+        bound = lists.last(lists.log_probs, 0.0)
+        with np.errstate(invalid="ignore"):
+            agrees = np.where(np.isnan(of_token), given <= bound + same, np.abs(given - of_token) <= same)
+            is_first = np.abs(given - lists.first(lists.log_probs, 0.0)) <= same
+        wrong = comparable & ~agrees
+        count, of = int(wrong.sum()), int(comparable.sum())
         if of < enough:
             continue
-        share = 0.0 if count < fewest else count / of
-        if share <= largest:
-            continue
-        largest = share
-        is_column = int((most_probable & contradicts).sum()) * 2 > count
-        check.decide(
-            share,
-            f"In {name} the sampled token's log-prob is not the one that its list gives it or leaves for it, at "
-            f"{count} of {of} positions"
-            + (
-                ", but that of the most probable token: the wrong column was taken of a list sorted by rank."
-                if is_column
-                else ": does the list belong to another position, or is one raw and the other processed?"
-            ),
+        why = (
+            ", but that of the most probable token: the wrong column was taken of a list sorted by rank."
+            if int((wrong & is_first).sum()) * 2 > count
+            else ": does the list belong to another position, or is one raw and the other processed?"
         )
-    if largest < 0:
-        check.untested("the files give the sampled token's log-prob only once")
-    return check
-
-
-def _contradictions(recording: Recording) -> np.ndarray:
-    """Returns, bool [4, N], whether a position can tell, whether it lists its token, whether it contradicts itself, and
-    whether its log-prob is the most probable token's."""
-    # Above what float16 rounds away.
-    same = 0.05
-    lists = recording.lists
-    given = recording.given.astype(np.float64)
-    of_token = lists.log_probs_at(lists.find(np.arange(len(lists)), recording.sampled))
-    listed = ~np.isnan(of_token)
-    comparable = (lists.counts > 0) & np.isfinite(given)
-    with np.errstate(invalid="ignore"):
-        # Tokens outside a list are at most as probable as its last token.
-        agrees = np.where(listed, np.abs(given - of_token) <= same, given <= lists.last(0.0) + same)
-        most_probable = np.abs(given - lists.first(0.0)) <= same
-    return np.stack([comparable, listed, comparable & ~agrees, most_probable])
+        finding = f"In {name} the sampled token's log-prob is not the one that its list gives it or leaves for it, at "
+        answers.append(Measured(count / of if count >= fewest else 0.0, f"{finding}{count} of {of} positions{why}"))
+    if not answers:
+        return "the files give the sampled token's log-prob only once"
+    return max(answers, key=lambda answer: answer.value)

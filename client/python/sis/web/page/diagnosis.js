@@ -54,7 +54,7 @@ export class Diagnosis {
   }
 
   // The server's findings are already shown above.
-  show({run_verdict: level, ages, verdict, checks, sequences, profile}) {
+  show({run_verdict: level, ages, verdict, checks, sequences, d}) {
     const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
     // One sentence each, before the others.
     const faults = checks.filter(({outcome}) => outcome === "fault").length;
@@ -69,7 +69,6 @@ export class Diagnosis {
           make("p", {}, `Sequence ${named.map(i => `${i} is ${sequences[i]}`).join(", ")}.`),
         make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
             make("ul", {class: "checks"}, checks.map(checkItem))),
-        make("p", {class: "muted"}, `Of ${sequences.length} sequences, with ` +
-          `${profile.sequences.reduce((sum, row) => sum + row.positions, 0)} tokens.`));
+        make("p", {class: "muted"}, `Of ${sequences.length} sequences, with a ratio at ${d.positions} tokens.`));
   }
 }
