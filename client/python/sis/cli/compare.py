@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sis.cli.output import FAULT_FOUND, OUTPUT, Output, console, fail, print_json
+from sis.cli.output import FAULT_FOUND, OUTPUT, Output, fail, print_output
 
 if TYPE_CHECKING:
     from sis.diagnose import RecordedFile
@@ -50,19 +50,14 @@ def compare(
     """
     if a == b == "-":
         raise typer.BadParameter("only one of them can be standard input", param_hint="A, B")
+    from sis.cli.checks import comparison_parts
     from sis.diagnose import compare as compare_files
 
     try:
         comparison = compare_files(_read(a), _read(b), top_k=k)
     except ValueError as error:
         fail(str(error))
-    if output is Output.json:
-        print_json(comparison.as_json())
-    else:
-        from sis.cli.checks import comparison_parts
-
-        for part in comparison_parts(comparison, positions):
-            console.print(part)
+    print_output(output, comparison.as_json(), comparison_parts(comparison, positions))
     if comparison.diagnosis.fault:
         raise typer.Exit(FAULT_FOUND)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Iterator
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connected
 from sis.cli.output import (
-    FAULT_FOUND, OUTPUT, Output, Rows, console, finding_texts, number_text, of, print_json, share_text, verdict_text,
+    FAULT_FOUND, OUTPUT, Output, Rows, finding_texts, number_text, of, print_output, share_text, verdict_text,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -55,35 +56,27 @@ def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> N
 
     with connected(server) as client:
         diagnosis = diagnose_run(client, run)
-        if output is Output.json:
-            print_json(diagnosis.as_json())
-        else:
-            console.print(Text("by the rules of the alerts: ").append_text(verdict_text(diagnosis.status.verdict)))
-            for finding in finding_texts(diagnosis.status):
-                console.print(finding)
-            console.print("")
-            if diagnosis.ages.text:
-                console.print(Text(diagnosis.ages.text))
-                if diagnosis.ages.limits:
-                    console.print(Rows(_LIMITS, diagnosis.ages.limits))
-                console.print("")
-            _print_tokens(diagnosis)
+        print_output(output, diagnosis.as_json(), _parts(diagnosis))
     if diagnosis.fault:
         raise typer.Exit(FAULT_FOUND)
 
 
-def _print_tokens(diagnosis: RunDiagnosis) -> None:
+def _parts(diagnosis: RunDiagnosis) -> Iterator[RenderableType]:
     from sis.cli.checks import diagnosis_parts
 
+    yield Text("by the rules of the alerts: ").append_text(verdict_text(diagnosis.status.verdict))
+    yield from finding_texts(diagnosis.status)
+    yield ""
+    if diagnosis.ages.text:
+        yield Text(f"{diagnosis.ages.text}\n")
+    if diagnosis.ages.limits:
+        yield from (Rows(_LIMITS, diagnosis.ages.limits), "")
     if not diagnosis.sequences:
-        console.print(Text("\n".join(diagnosis.tokens.verdict)))
+        yield from map(Text, diagnosis.tokens.verdict)
         return
-    console.print(
-        Text(
-            f"A: the behaviour policy of run {diagnosis.status.run.id}, as recorded\n"
-            f"B: the current policy, as last evaluated\nsequences: {len(diagnosis.sequences)}\n"
-        )
+    yield Text(
+        f"A: the behaviour policy of run {diagnosis.status.run.id}, as recorded\n"
+        f"B: the current policy, as last evaluated\nsequences: {len(diagnosis.sequences)}\n"
     )
-    for part in diagnosis_parts(diagnosis.tokens):
-        console.print(part)
-    console.print(Text(f"sequences in the order of their numbers: {', '.join(diagnosis.sequences)}"))
+    yield from diagnosis_parts(diagnosis.tokens)
+    yield Text(f"sequences in the order of their numbers: {', '.join(diagnosis.sequences)}")

@@ -11,7 +11,7 @@ import operator
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, NoReturn, Sequence, Union
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -44,10 +44,14 @@ if not console.is_terminal:
     console = Console(highlight=False, width=1000)
 
 
-def print_json(value: Any) -> None:
-    """Prints dataclasses, named tuples, enums, numpy arrays and collections of them. Numbers that are not finite become
-    null."""
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+def print_output(output: Output, value: Any, parts: Iterable[RenderableType]) -> None:
+    """Prints `parts`, or as JSON `value`: dataclasses, named tuples, enums, numpy arrays and collections of them.
+    Numbers that are not finite become null."""
+    if output is Output.json:
+        print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+        return
+    for part in parts:
+        console.print(part)
 
 
 def fail(message: str) -> NoReturn:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import typer
+from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connect, connected
 from sis.cli.output import (
-    OUTPUT, Output, Rows, bytes_text, console, count_text, finding_texts, of, or_dash, print_json, properties,
-    verdict_text,
+    OUTPUT, Output, Rows, bytes_text, count_text, finding_texts, of, or_dash, print_output, properties, verdict_text,
 )  # fmt: skip
 
 _COLUMNS = {
@@ -34,12 +34,10 @@ def list_runs(output: Output = OUTPUT, server: str = SERVER) -> None:
     """
     with connected(server) as client:
         runs = client.list_runs()
-        if output is Output.json:
-            print_json({"runs": list(runs), "unanswered": runs.unanswered})
-            return
         worst_first = sorted(runs, key=lambda status: -status.verdict)
         to_go = ("OWNER", "TASK", "POSITIONS", "VERSION")
-        console.print(Rows(_COLUMNS, worst_first, left=("RUN", "VERDICT", "OWNER", "TASK"), first_to_go=to_go))
+        table = Rows(_COLUMNS, worst_first, left=("RUN", "VERDICT", "OWNER", "TASK"), first_to_go=to_go)
+        print_output(output, {"runs": list(runs), "unanswered": runs.unanswered}, [table])
 
 
 def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
@@ -52,9 +50,6 @@ def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
     """
     with connected(server) as client:
         status = client.get_run(run)
-        if output is Output.json:
-            print_json(status)
-            return
         config = status.run.config
         sequences = f"{status.sequences}, {status.sealed_sequences} sealed, {status.unread_sequences} unread"
         if status.kept_sequences:
@@ -82,7 +77,7 @@ def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
             "last draw": or_dash(status.last_draw),
             "verdict": verdict_text(status.verdict),
         }
-        console.print(properties(rows), *finding_texts(status), sep="\n")
+        print_output(output, status, [properties(rows), *finding_texts(status)])
 
 
 def delete(
@@ -107,7 +102,4 @@ def delete(
         typer.confirm(f"Delete run {run} with all its records?", abort=True, err=True)
     with connect(server) as client:
         deleted = client.delete_run(run, incarnation=incarnation)
-    if output is Output.json:
-        print_json({"deleted": deleted})
-    else:
-        console.print(f"run {run}: " + ("deleted" if deleted else "was not there"))
+    print_output(output, {"deleted": deleted}, [Text(f"run {run}: {'deleted' if deleted else 'was not there'}")])

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connect, connected
 from sis.cli.output import (
-    OUTPUT, Cell, Output, Rows, console, fail, number_text, of, print_json, reason_text, share_text,
+    OUTPUT, Cell, Output, Rows, fail, number_text, of, print_output, reason_text, share_text,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"ACCEPTED": "green", "REJECTED": "red", "OUTSIDE_TOP_K": "magenta", "MISSING": "yellow", "MASKED": "dim"}
 _NAMES = {"OUTSIDE_TOP_K": "outside top-K"}
+# Decisions with a ratio.
+_SCORED = ("accepted", "rejected", "outside top-K")
 
 # Columns of ListedSequence.
 _LISTED = {
@@ -69,15 +71,12 @@ def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER
             if not page.more:
                 break
             after = page[-1].sequence
-        if output is Output.json:
-            print_json(
-                {"sequences": list(everything), "store_keeps_evicted": page.store_keeps_evicted,
-                 "unanswered": page.unanswered}
-            )  # fmt: skip
-            return
-        console.print(Rows(_LISTED, everything, left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"]))
-        if page.store_keeps_evicted:
-            console.print("These are in memory; others may have been evicted, and be in the store.")
+        kept, unanswered = page.store_keeps_evicted, page.unanswered
+        report = {"sequences": list(everything), "store_keeps_evicted": kept, "unanswered": unanswered}
+        parts: List[RenderableType] = [Rows(_LISTED, everything, left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"])]
+        if kept:
+            parts.append(Text("These are in memory; others may have been evicted, and be in the store."))
+        print_output(output, report, parts)
 
 
 def inspect_run(
@@ -99,14 +98,8 @@ def inspect_run(
     tokens = _Tokens(tokenizer)
     with connected(server) as client:
         inspection = client.inspect_run(client.get_run(run).run)
-        if output is Output.json:
-            print_json(inspection)
-            return
-        if not inspection.sequences:
-            console.print("nothing has been evaluated, or nothing is kept")
-            return
-        for part in _overview(inspection, tokens):
-            console.print(part)
+        nothing = [Text("nothing has been evaluated, or nothing is kept")]
+        print_output(output, inspection, _overview(inspection, tokens) if inspection.sequences else nothing)
 
 
 def show(
@@ -134,11 +127,7 @@ def show(
     tokens = _Tokens(tokenizer)
     with connect(server) as client:
         inspection = client.inspect_sequence(client.get_run(run).run, (sequence, attempt))
-    if output is Output.json:
-        print_json(inspection)
-        return
-    for part in _sequence(inspection, tokens, with_texts=tokenizer is not None):
-        console.print(part)
+    print_output(output, inspection, _sequence(inspection, tokens, with_texts=tokenizer is not None))
 
 
 def read_tokenizer(name: str) -> TokenTexts:
@@ -203,7 +192,8 @@ def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[Renderable
     token = of("token_id", tokens.named)
     largest = "LARGEST |LOG W|"
     deviations = {
-        largest: name, "DRAW": of("draw"), "POSITION": of("position"), "LOG W": of("log_ratio", _signed), "TOKEN": token,
+        largest: name, "DRAW": of("draw"), "POSITION": of("position"), "LOG W": of("log_ratio", _signed), "TOKEN":
+        token,
     }  # fmt: skip
     yield Rows(deviations, inspection.deviations, left=[largest, "TOKEN"])
     yield ""
@@ -236,15 +226,8 @@ def _decisions(inspection: SequenceInspection) -> List[Text]:
     ]
 
 
-def _scored(inspection: SequenceInspection) -> List[bool]:
-    from sis import Decision
-
-    scored = (Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K)
-    return [decision in scored for decision in inspection.decisions.tolist()]
-
-
 def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool) -> Iterator[RenderableType]:
-    decisions, scored = _decisions(inspection), _scored(inspection)
+    decisions = _decisions(inspection)
     ids = inspection.sampled_ids.tolist()
     legend = Text(f"draw {inspection.draw}: ")
     for name, style in _STYLES.items():
@@ -261,7 +244,7 @@ def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool)
     first = inspection.first_position
 
     def of_scored(values: Any, text: Callable[[Any], str]) -> Callable[[List[int]], str]:
-        return lambda row: text(values[row[0]]) if scored[row[0]] else ""
+        return lambda row: text(values[row[0]]) if decisions[row[0]].plain in _SCORED else ""
 
     columns: Dict[str, Callable[[List[int]], Cell]] = {
         "POSITION": lambda row: _range(first + row[0], first + row[-1] + 1),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from sis.cli.connection import SERVER, addresses, connected
-from sis.cli.output import OUTPUT, Output, bytes_text, console, count_text, duration_text, print_json, share_text
+from sis.cli.output import OUTPUT, Output, bytes_text, count_text, duration_text, print_output, share_text
 
 if TYPE_CHECKING:
     from sis import ServerState
@@ -27,19 +27,14 @@ def show(output: Output = OUTPUT, server: str = SERVER) -> None:
     from sis import Error
 
     with connected(server) as client:
-        states = client.get_servers()
-        if output is Output.json:
-            shown = zip(addresses(server), states)
-            print_json(
-                [
-                    {"address": address, "error": str(state) if isinstance(state, Error) else None,
-                     "state": None if isinstance(state, Error) else state}
-                    for address, state in shown
-                ]
-            )  # fmt: skip
-            return
-        for address, state in zip(addresses(server), states):
-            console.print(server_text(address, state))
+        states = list(zip(addresses(server), client.get_servers()))
+        answers = [
+            {"address": address, "error": str(state), "state": None}
+            if isinstance(state, Error)
+            else {"address": address, "error": None, "state": state}
+            for address, state in states
+        ]
+        print_output(output, answers, (server_text(*state) for state in states))
 
 
 def server_text(address: str, state: Any) -> Text:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connected
 from sis.cli.output import (
-    OUTPUT, Output, Rows, console, count_text, fail, number_text, of, print_json, properties, reason_text, share_text,
+    OUTPUT, Output, Rows, count_text, fail, number_text, of, print_output, properties, reason_text, share_text,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -41,11 +41,9 @@ def list_steps(
     with connected(server) as client:
         steps = client.list_steps(client.get_run(run).run)
         shown = list(steps.items())[-(last or len(steps)) :]
-        if output is Output.json:
-            kept = [{"draw": draw, **vars(step)} for draw, step in shown]
-            print_json({"steps": kept, "unanswered": steps.unanswered})
-        else:
-            console.print(step_table(map(Drawn._make, shown)))
+        kept = [{"draw": draw, **vars(step)} for draw, step in shown]
+        table = step_table(map(Drawn._make, shown))
+        print_output(output, {"steps": kept, "unanswered": steps.unanswered}, [table])
 
 
 def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str = SERVER) -> None:
@@ -72,11 +70,7 @@ def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str 
         if number is None:
             fail(f"run '{run}': no draw has been evaluated")
         step = client.list_steps(status.run, draws=[number])[number]
-        if output is Output.json:
-            print_json({"draw": number, **vars(step)})
-            return
-        for part in _parts(number, step):
-            console.print(part)
+        print_output(output, {"draw": number, **vars(step)}, _parts(number, step))
 
 
 class Drawn(NamedTuple):
@@ -194,17 +188,16 @@ def _parts(draw: int, step: Step) -> Iterator[RenderableType]:
         shown["not counted, no space"] = step.uncounted_positions
     yield properties(shown)
     if step.missing:
-        yield ""
-        yield properties({f"missing: {reason_text(reason)}": count for reason, count in step.missing.items()})
+        yield from (
+            "",
+            properties({f"missing: {reason_text(reason)}": count for reason, count in step.missing.items()}),
+        )
     if step.prefix_curve:
-        yield ""
-        yield prefix_table(step)
+        yield from ("", prefix_table(step))
     if step.corrections:
-        yield ""
-        yield correction_table(step.corrections)
+        yield from ("", correction_table(step.corrections))
     if step.ages:
-        yield ""
-        yield Rows(_AGE_COLUMNS, step.ages, left=["AGE"])
+        yield from ("", Rows(_AGE_COLUMNS, step.ages, left=["AGE"]))
     if step.distributions is not None:
         yield from _distributions(step.distributions)
 
@@ -217,8 +210,7 @@ def _distributions(distributions: Distributions) -> Iterator[RenderableType]:
         ("ACCEPTANCE PROBABILITY", distributions.acceptance_probability),
     ):
         if any(histogram.counts):
-            yield ""
-            yield _histogram_table(name, histogram)
+            yield from ("", _histogram_table(name, histogram))
     ratios = {
         "RATIO": lambda beyond: f"{'<' if beyond[0] < 1 else '>'} {beyond[0]:.6g}",
         "TOKENS": lambda beyond: str(beyond[1]),

@@ -151,8 +151,10 @@ def _run(status: RunStatus, last: List[Drawn]) -> Iterator[RenderableType]:
         yield correction_table(steps[-1].corrections)
     yield ""
     with_curve = [step for step in steps if step.prefix_curve]
-    yield prefix_table(with_curve[-1]) if with_curve else Text(
-        "Accept rate against k: ask for it in an evaluation, for example prefix_curve=(1, 2, 4, 8).", "dim"
+    yield (
+        prefix_table(with_curve[-1])
+        if with_curve
+        else Text("Accept rate against k: ask for it in an evaluation, for example prefix_curve=(1, 2, 4, 8).", "dim")
     )
 
 
