@@ -8,6 +8,7 @@
 #include "kernels/block/check.h"
 #include "server/append/annotation.h"
 #include "server/append/sampling.h"
+#include "server/cache/limits.h"
 #include "server/messages/slices.h"
 #include "server/store/sequence_parts.h"
 #include "server/store/stored_parts.h"
@@ -36,11 +37,10 @@ absl::Status CheckFits(const BlockHeader& header, const Run& run) {
     return refuse("vocabulary_size", header.vocabulary_size, "vocabulary_size",
                   config.vocabulary_size);
   }
-  const int64_t max_positions = run.limits().max_positions;
-  if (int64_t{header.first_position} + header.positions > max_positions) {
+  if (int64_t{header.first_position} + header.positions > kMaxPositions) {
     return absl::InvalidArgumentError(absl::StrCat("block, first_position: ", header.first_position,
                                                    " + ", header.positions, " positions is beyond ",
-                                                   max_positions));
+                                                   kMaxPositions));
   }
   return absl::OkStatus();
 }
@@ -147,11 +147,10 @@ absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
                      "; must be INVALID_LOG_PROB (8), NO_LOG_PROB (9), INFINITE_LOG_PROB (10) or "
                      "UNKNOWN_VERSION (11)"));
   }
-  const int64_t max_positions = run_->limits().max_positions;
-  if (gap.length() == 0 || int64_t{gap.first_position()} + gap.length() > max_positions) {
+  if (gap.length() == 0 || int64_t{gap.first_position()} + gap.length() > kMaxPositions) {
     return absl::InvalidArgumentError(
         absl::StrCat("gap.length: ", gap.length(), " from position ", gap.first_position(),
-                     "; must be at least 1, and end at ", max_positions, " or before"));
+                     "; must be at least 1, and end at ", kMaxPositions, " or before"));
   }
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, [&] { return run_->BaseBytes(name) + Sequence::kGapBytes; });
@@ -171,9 +170,9 @@ absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
 
 absl::Status Ingest::ApplySeal(SequenceNameView name, const v1::Seal& seal) {
   const uint32_t length = seal.length();
-  if (length > run_->limits().max_positions) {
+  if (length > kMaxPositions) {
     return absl::InvalidArgumentError(
-        absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
+        absl::StrCat("seal.length ", length, " is beyond ", kMaxPositions));
   }
   if (seal.has_annotation()) {
     if (absl::Status status = CheckAnnotation(seal.annotation()); !status.ok()) return status;

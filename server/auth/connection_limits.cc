@@ -1,31 +1,16 @@
 #include "server/auth/connection_limits.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <climits>
-#include <memory>
-#include <vector>
 
 namespace sis {
 namespace {
 
 // Our clients send a token at most.
 constexpr int kMaxMetadataBytes = 16 << 10;
-
-// Removes reflection, which every server gets if the library is linked.
-class WithoutReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins, [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
-      return plugin->name() == "proto_server_reflection";
-    });
-  }
-};
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
@@ -40,15 +25,10 @@ void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& build
       grpc::ResourceQuota("sis_server").Resize(static_cast<size_t>(limits.grpc_memory_bytes)));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              Milliseconds(limits.ping_interval));
-  if (limits.max_connection_age < absl::InfiniteDuration()) {
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
-                               Milliseconds(limits.max_connection_age));
-  }
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(limits.silence));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(limits.answer_within));
   // Pings even if no call is open.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  if (!limits.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
 }
 
 }  // namespace sis

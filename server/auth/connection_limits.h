@@ -15,8 +15,6 @@ struct ConnectionLimits {
   // Memory of connections, and of messages being received or answered, in bytes. Above it, gRPC
   // closes idle connections and ends calls: UNAVAILABLE or RESOURCE_EXHAUSTED.
   int64_t grpc_memory_bytes = int64_t{4} << 30;
-  // Maximum age of a connection. The client must then reconnect; its calls run to their end.
-  absl::Duration max_connection_age = absl::InfiniteDuration();
   // Minimum time between two pings of a client. A client that violates it three times is
   // disconnected.
   absl::Duration ping_interval = absl::Seconds(20);
@@ -24,8 +22,6 @@ struct ConnectionLimits {
   // comes within `answer_within`, because a vanished machine does not close its connections.
   absl::Duration silence = absl::Minutes(2);
   absl::Duration answer_within = absl::Minutes(1);
-  // True to serve grpc.reflection, the list of methods, to everybody who can connect.
-  bool reflection = false;
 };
 
 void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& builder);

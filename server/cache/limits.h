@@ -9,7 +9,6 @@ namespace sis {
 
 struct Limits {
   int max_top_k = 128;
-  int64_t max_positions = int64_t{1} << 22;           // of one sequence
   int64_t max_evaluate_positions = int64_t{1} << 24;  // of one Evaluate or FetchTopK
   int max_runs = 1024;
   int max_runs_per_owner = 256;
@@ -23,6 +22,7 @@ struct Limits {
 
 // Constants rather than flags, because nobody has a reason to change them.
 inline constexpr uint32_t kMaxVocabularySize = 1u << 24;
+inline constexpr int64_t kMaxPositions = int64_t{1} << 22;  // of one sequence
 inline constexpr double kMaxKeepSeconds = 3600;
 inline constexpr int kMaxIdBytes = 256;     // run ids, sequence ids, labels, worker names
 inline constexpr int kDroppedKept = 65536;  // dropped sequences of a run whose reason is remembered

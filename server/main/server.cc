@@ -1,7 +1,6 @@
 #include "server/main/server.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <limits.h>
 #include <unistd.h>
@@ -279,7 +278,6 @@ absl::Status Server::Listen(const ServerOptions& options) {
   }
   WatchFiles(options.security);
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
       static_cast<int>(std::min<int64_t>(options.max_message_bytes, INT32_MAX));
   grpc::ServerBuilder builder;

@@ -67,8 +67,6 @@ ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadlin
           "deadline of responses to clients that set none; then the call fails with "
           "DEADLINE_EXCEEDED; inf: none");
 ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "maximum K of a run, in [1, 254]");
-ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions,
-          "maximum length of a sequence, in positions");
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
           "maximum number of positions in one Evaluate or FetchTopK");
 ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "maximum number of runs");
@@ -108,16 +106,9 @@ ABSL_FLAG(bool, insecure, false,
           "because something else protects them");
 ABSL_FLAG(absl::Duration, reload_interval, sis::AuthOptions().reload_interval,
           "period of checks of certificates, keys and identities for changes, at least 1s");
-ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
-          "maximum number of concurrent calls of one connection; others wait in the client");
 ABSL_FLAG(int64_t, grpc_memory_bytes, sis::ConnectionLimits().grpc_memory_bytes,
           "maximum memory of connections and of messages in flight, in bytes; beyond it, idle "
           "connections are closed and calls fail; at least --max_message_bytes");
-ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connection_age,
-          "time after which a client must reconnect, for example 1h; its calls run to their end; "
-          "inf: never");
-ABSL_FLAG(bool, reflection, false,
-          "serve grpc.reflection, for tools such as grpcurl, to everybody who can connect");
 
 // Options that jemalloc reads before main. A background thread returns free memory to the system,
 // even without calls. 15 s after a burst of 300 MB of messages less than 60 MB remained; without
@@ -154,13 +145,6 @@ AuthOptions SecurityFromFlags() {
           .reload_interval = absl::GetFlag(FLAGS_reload_interval)};
 }
 
-ConnectionLimits ConnectionLimitsFromFlags() {
-  return {.max_streams_per_connection = absl::GetFlag(FLAGS_max_streams_per_connection),
-          .grpc_memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes),
-          .max_connection_age = absl::GetFlag(FLAGS_max_connection_age),
-          .reflection = absl::GetFlag(FLAGS_reflection)};
-}
-
 // Returns what is wrong with the value of a flag, to follow "--flag=value". Empty if nothing is.
 std::string FlagProblem(absl::string_view flag) {
   if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
@@ -185,7 +169,6 @@ std::string FlagProblem(absl::string_view flag) {
     if (value > most) problem = absl::StrCat(" is above ", Text(most));
   };
   is_in(FLAGS_max_top_k, 1, kMaxBlockSlots);
-  is_in(FLAGS_max_positions, 1, INT32_MAX);
   is_in(FLAGS_cache_bytes, kMinCacheBytes, INT64_MAX);
   is_in(FLAGS_device_cache_bytes, -1, INT64_MAX);
   is_in(FLAGS_max_message_bytes, 1, INT32_MAX);
@@ -195,14 +178,12 @@ std::string FlagProblem(absl::string_view flag) {
   is_in(FLAGS_max_runs_per_owner, 1, INT32_MAX);
   is_in(FLAGS_metric_runs, 0, INT32_MAX);
   is_in(FLAGS_inspected_bytes, 0, INT64_MAX);
-  is_in(FLAGS_max_streams_per_connection, 1, INT32_MAX);
   is_in(FLAGS_grpc_memory_bytes, 1, INT64_MAX);
   constexpr absl::Duration kEver = absl::InfiniteDuration();
   is_in(FLAGS_reader_absence, absl::ZeroDuration(), kEver);
   is_in(FLAGS_shutdown_grace, absl::ZeroDuration(), kEver);
   is_in(FLAGS_run_idle_expiry, absl::ZeroDuration(), kEver);
   is_in(FLAGS_default_deadline, absl::ZeroDuration(), kEver);
-  is_in(FLAGS_max_connection_age, absl::Seconds(1), kEver);
   is_in(FLAGS_reload_interval, absl::Seconds(1), kEver);
   for (const auto* positive : {&FLAGS_run_idle_expiry, &FLAGS_default_deadline}) {
     if (absl::GetFlagReflectionHandle(*positive).Name() != flag) continue;
@@ -228,7 +209,6 @@ ServerOptions OptionsFromFlags() {
       .limits =
           {
               .max_top_k = absl::GetFlag(FLAGS_max_top_k),
-              .max_positions = absl::GetFlag(FLAGS_max_positions),
               .max_evaluate_positions = absl::GetFlag(FLAGS_max_evaluate_positions),
               .max_runs = absl::GetFlag(FLAGS_max_runs),
               .max_runs_per_owner = absl::GetFlag(FLAGS_max_runs_per_owner),
@@ -237,7 +217,7 @@ ServerOptions OptionsFromFlags() {
               .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
           },
       .security = SecurityFromFlags(),
-      .connections = ConnectionLimitsFromFlags(),
+      .connections = {.grpc_memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes)},
   };
 }
 

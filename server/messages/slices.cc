@@ -4,6 +4,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "server/cache/limits.h"
 #include "server/messages/cache_messages.h"
 
 namespace sis {
@@ -12,7 +13,7 @@ namespace {
 absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& slice, int index) {
   if (!slice.has_sequence_log_ratio_sum()) return std::optional<LogRatioSum>();
   const v1::LogRatioSum& message = slice.sequence_log_ratio_sum();
-  // Far above --max_positions. No position adds more than 64 nats.
+  // Far above kMaxPositions. No position adds more than 64 nats.
   constexpr uint64_t kLargestCount = uint64_t{1} << 26;
   const uint64_t magnitude = message.log_ratio() < 0
                                  ? 0 - static_cast<uint64_t>(message.log_ratio())
@@ -45,10 +46,10 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
         absl::StrCat("slices[", index, "].", name.status().message()));
   }
   const uint64_t end = uint64_t{slice.first_position()} + slice.length();
-  if (end > static_cast<uint64_t>(run.limits().max_positions)) {
+  if (end > static_cast<uint64_t>(kMaxPositions)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "slices[", index, "] of ", ToString(*name), ": first_position ", slice.first_position(),
-        " + length ", slice.length(), " is beyond ", run.limits().max_positions));
+        " + length ", slice.length(), " is beyond ", kMaxPositions));
   }
   const absl::StatusOr<std::optional<LogRatioSum>> log_ratio_sum = ParseLogRatioSum(slice, index);
   if (!log_ratio_sum.ok()) return log_ratio_sum.status();

@@ -15,7 +15,7 @@ namespace {
 
 const RunConfig kConfig = {.vocabulary_size = 10, .top_k = 2};
 constexpr int64_t kBytes = 32 << 10;
-// Append lets nobody begin beyond --max_positions; what lies in front of a block is gone through.
+// Append lets nobody begin beyond kMaxPositions; what lies in front of a block is gone through.
 constexpr uint32_t kLastBegin = 8192;
 
 void Require(bool condition) {

@@ -1,6 +1,5 @@
 """Limits of one connection and one message (docs/security.md), with the library that clients use."""
 
-import queue
 import unittest
 
 import grpc
@@ -14,25 +13,6 @@ PATIENCE = 30.0
 RUN = pb.RunRef(run_id="run")
 HEADER = pb.AppendHeader(run=RUN, vocabulary_size=10, sampling=sis.Sampling("raw").to_proto())
 NOWHERE = pb.RunRef(run_id="nowhere")
-
-
-class OpenAppend:
-    """A call that lasts until it is closed."""
-
-    def __init__(self, stub):
-        self._requests = queue.SimpleQueue()
-        self._call = stub.Append(iter(self._requests.get, None), timeout=PATIENCE)
-        self._requests.put(pb.AppendRequest(header=HEADER))
-
-    def is_served(self):
-        """Sends an entry, which says nothing, and returns whether there is an ack."""
-        self._requests.put(pb.AppendRequest(batch=pb.AppendBatch(entries=[pb.AppendEntry()])))
-        return len(next(self._call).acks) == 1
-
-    def close(self):
-        """How it ended."""
-        self._requests.put(None)
-        return list(self._call), self._call.code()
 
 
 def padded(message, size):
@@ -62,36 +42,11 @@ class ConnectionLimitsTest(ServersTest):
             return error.code()
         return grpc.StatusCode.OK
 
-    def test_calls_beyond_those_of_a_connection_wait_in_the_client(self):
-        _, stub = self.connect("--max_streams_per_connection=2")
-        appends = [OpenAppend(stub) for _ in range(2)]
-        self.assertTrue(all(append.is_served() for append in appends))
-        request = pb.GetServerRequest()
-        self.assertIs(self.code_of(stub.GetServer, request, timeout=1), grpc.StatusCode.DEADLINE_EXCEEDED)
-        waiting = stub.GetServer.future(request, timeout=PATIENCE)
-        self.assertTrue(all(append.is_served() for append in appends))
-        self.assertFalse(waiting.done())
-        self.assertEqual(appends[0].close(), ([], grpc.StatusCode.OK))
-        self.assertTrue(waiting.result().ready)
-
     def test_metadata(self):
         _, stub = self.connect()
         for kibibytes, code in ((15, grpc.StatusCode.OK), (17, grpc.StatusCode.RESOURCE_EXHAUSTED)):
             metadata = [("authorization", "x" * (kibibytes << 10))]
             self.assertIs(self.code_of(stub.GetServer, pb.GetServerRequest(), metadata=metadata), code)
-
-    def test_an_old_connection_is_closed_after_its_calls_end(self):
-        channel, stub = self.connect("--max_connection_age=1s")
-        append = OpenAppend(stub)
-        self.assertTrue(append.is_served())
-        states = queue.SimpleQueue()
-        channel.subscribe(states.put)
-        while states.get(timeout=PATIENCE) is not grpc.ChannelConnectivity.READY:
-            pass
-        self.assertIs(states.get(timeout=PATIENCE), grpc.ChannelConnectivity.IDLE)
-        self.assertTrue(append.is_served())
-        self.assertTrue(stub.GetServer(pb.GetServerRequest()).ready)  # over a new connection
-        self.assertEqual(append.close(), ([], grpc.StatusCode.OK))
 
     def test_messages(self):
         most = 1 << 16
