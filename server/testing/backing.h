@@ -2,17 +2,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/store/open_store.h"
-#include "server/store/rocksdb/database.h"
 
 namespace sis {
 
@@ -35,29 +34,25 @@ class RocksDbBacking {
  public:
   std::string description() const { return absl::StrCat("rocksdb:", folder()); }
   std::string folder() const { return directory_.path() + "/db"; }
-  // Opens the database itself, to damage it. No store may be open.
-  std::unique_ptr<RocksDbDatabase> OpenDatabase() {
-    auto database = std::make_unique<RocksDbDatabase>(folder(), /*sync=*/false);
-    EXPECT_TRUE(database->Open().ok());
-    return database;
+  // Opens the database itself, to look at it or to damage it. No store may be open.
+  std::unique_ptr<rocksdb::DB> OpenDatabase() const {
+    rocksdb::DB* database = nullptr;
+    EXPECT_TRUE(rocksdb::DB::Open(rocksdb::Options(), folder(), &database).ok());
+    return std::unique_ptr<rocksdb::DB>(database);
   }
   // Returns the number of stored fields of hashes with this prefix.
-  int CountItems(const std::string& prefix) {
+  int CountItems(const std::string& prefix) const {
+    const std::unique_ptr<rocksdb::DB> database = OpenDatabase();
+    const std::unique_ptr<rocksdb::Iterator> it(database->NewIterator(rocksdb::ReadOptions()));
     int items = 0;
-    EXPECT_TRUE(OpenDatabase()
-                    ->ForEach(prefix, [&](std::string_view, absl::string_view) { ++items; })
-                    .ok());
+    for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) ++items;
     return items;
   }
-  // Replaces a stored field by any bytes.
-  void PutRaw(std::string_view hash, std::string_view field, std::string_view payload) {
-    const std::string key = std::string(hash).append("/").append(field);
+  // Replaces a stored field, which never expires, by any bytes.
+  void PutRaw(const std::string& hash, const std::string& field, const std::string& payload) const {
+    const std::string never(8, '\0');
     EXPECT_TRUE(OpenDatabase()
-                    ->Write(RocksDbDatabase::Room::kToAdd,
-                            [&](RocksDbDatabase::Batch& batch) {
-                              batch.Put(key, absl::InfiniteFuture(), payload);
-                              return absl::OkStatus();
-                            })
+                    ->Put(rocksdb::WriteOptions(), absl::StrCat(hash, "/", field), never + payload)
                     .ok());
   }
 

@@ -9,7 +9,6 @@
 #include <iterator>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -92,7 +91,7 @@ TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndCanBeReplaced) {
   RocksDbBacking backing;
   const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
   ASSERT_TRUE(Open(backing)->PutRun(run).ok());
-  for (const std::string_view damaged : {"", "3", "3/5/100", "x/5/100/"}) {
+  for (const std::string damaged : {"", "3", "3/5/100", "x/5/100/"}) {
     backing.PutRaw("sis:runs", "rrun", damaged);
     const auto store = Open(backing);
     EXPECT_TRUE(absl::IsDataLoss(store->GetRun("run").status())) << damaged;
@@ -109,8 +108,9 @@ TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndCanBeReplaced) {
 TEST(RocksDbStoreTest, ADeletedRunIsRememberedForAMonth) {
   RocksDbBacking backing;
   ASSERT_TRUE(Open(backing)->PutRun({"run", 3, 0, ""}).ok());
-  const std::string record = backing.OpenDatabase()->Get("sis:runs/rrun")->payload;
-  const absl::Time expires = absl::FromUnixSeconds(std::stoll(record.substr(4)));
+  std::string item;
+  ASSERT_TRUE(backing.OpenDatabase()->Get(rocksdb::ReadOptions(), "sis:runs/rrun", &item).ok());
+  const absl::Time expires = absl::FromUnixSeconds(std::stoll(item.substr(8 + 4)));
   EXPECT_GT(expires, absl::Now() + absl::Hours(29 * 24));
   EXPECT_LT(expires, absl::Now() + absl::Hours(31 * 24));
 }
@@ -152,7 +152,7 @@ TEST(RocksDbStoreTest, OpeningRemovesLeftoversOfFormerIncarnations) {
   }
 }
 
-// RemoveRange deletes complete tables, and parts of others.
+// DropIncarnations deletes complete tables, and parts of others.
 TEST(RocksDbStoreTest, RemovingARunRemovesNothingElse) {
   RocksDbBacking backing;
   constexpr uint32_t kBlocks = 50;
