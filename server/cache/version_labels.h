@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -24,10 +23,5 @@ absl::Status CheckVersionLabel(const VersionLabels& labels, uint64_t version,
                                absl::string_view label);
 // Adds those of `more` that contradict none of `labels`, and keeps the last kMaxVersionLabels.
 void AddVersionLabels(const VersionLabels& more, VersionLabels& labels);
-
-// For stores.
-std::string EncodeVersionLabels(const VersionLabels& labels);
-// Takes labels off the beginning of `bytes`. Returns false if it does not begin with labels.
-bool TakeVersionLabels(std::string_view& bytes, VersionLabels& labels);
 
 }  // namespace sis

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -82,23 +83,34 @@ absl::StatusOr<uint64_t> RevisionIn(const std::map<std::string, std::string>& fi
 
 std::string EncodeRun(const StoredRun& run) {
   const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
-  return absl::StrCat(run.incarnation, "/", run.policy_version, "/", absl::ToUnixSeconds(expires),
-                      "/", EncodeVersionLabels(run.labels), run.config);
+  const auto add_label = [](std::string* record, const auto& label) {
+    absl::StrAppend(record, label.first, "=", absl::CHexEscape(label.second));
+  };
+  return absl::StrCat(run.incarnation, "\n", run.policy_version, "\n", absl::ToUnixSeconds(expires),
+                      "\n", absl::StrJoin(run.labels, "\t", add_label), "\n", run.config);
 }
 
 // Returns NotFound for an expired record, DataLoss if EncodeRun did not make `record`.
 absl::StatusOr<StoredRun> ParseRun(absl::string_view run_id, absl::string_view record) {
-  const std::vector<absl::string_view> words = absl::StrSplit(record, absl::MaxSplits('/', 3));
+  const std::vector<absl::string_view> lines = absl::StrSplit(record, absl::MaxSplits('\n', 4));
   StoredRun run{.run_id = std::string(run_id)};
   int64_t expires = 0;
-  std::string_view rest(words.back().data(), words.back().size());
-  if (words.size() != 4 || !absl::SimpleAtoi(words[0], &run.incarnation) ||
-      !absl::SimpleAtoi(words[1], &run.policy_version) || !absl::SimpleAtoi(words[2], &expires) ||
-      !TakeVersionLabels(rest, run.labels)) {
+  bool is_record = lines.size() == 5 && absl::SimpleAtoi(lines[0], &run.incarnation) &&
+                   absl::SimpleAtoi(lines[1], &run.policy_version) &&
+                   absl::SimpleAtoi(lines[2], &expires);
+  const absl::string_view labels = is_record ? lines[3] : "";
+  for (const absl::string_view label : absl::StrSplit(labels, '\t', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> named =
+        absl::StrSplit(label, absl::MaxSplits('=', 1));
+    uint64_t version = 0;
+    is_record &= absl::SimpleAtoi(named.first, &version) &&
+                 absl::CUnescape(named.second, &run.labels[version]);
+  }
+  if (!is_record) {
     return absl::DataLossError(absl::StrCat("no record of a run, of ", record.size(), " bytes"));
   }
   if (absl::FromUnixSeconds(expires) < absl::Now()) return absl::NotFoundError("expired");
-  run.config = std::string(rest);
+  run.config = std::string(lines[4]);
   return run;
 }
 

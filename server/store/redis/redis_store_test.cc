@@ -168,7 +168,7 @@ TEST(RedisStoreTest, AnotherServersRunsAreListed) {
   EXPECT_THAT(store->ListRuns()->runs, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
   // An expired record of a deleted run.
-  servers.Ask(0, {"HSET", "sis:runs", "rrun", std::string("2/0/1/\0\0", 8), "v", "1"});
+  servers.Ask(0, {"HSET", "sis:runs", "rrun", "2\n0\n1\n\n", "v", "1"});
   EXPECT_THAT(store->ListRuns()->runs, IsEmpty());
   EXPECT_EQ(servers.Ask(0, {"HEXISTS", "sis:runs", "rrun"}).integer, 0);
   EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));

@@ -91,7 +91,7 @@ TEST(RocksDbStoreTest, ADamagedRunRecordIsNeverServedAndCanBeReplaced) {
   RocksDbBacking backing;
   const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
   ASSERT_TRUE(Open(backing)->PutRun(run).ok());
-  for (const std::string damaged : {"", "3", "3/5/100", "x/5/100/"}) {
+  for (const std::string damaged : {"", "3", "3\n5\n100", "x\n5\n100\n\n"}) {
     backing.PutRaw("sis:runs", "rrun", damaged);
     const auto store = Open(backing);
     EXPECT_TRUE(absl::IsDataLoss(store->GetRun("run").status())) << damaged;
