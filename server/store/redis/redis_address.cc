@@ -3,8 +3,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,22 +18,7 @@ using Pair = std::pair<absl::string_view, absl::string_view>;
 absl::Status Invalid(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
       "redis address: ", what,
-      "; must be redis[s]://[user:password@]host[:port][,host[:port]...][/database][?options]"));
-}
-
-// Replaces '%' and two hexadecimal digits by the byte that they stand for.
-std::string Decoded(absl::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && text.size() - i > 2 && absl::ascii_isxdigit(text[i + 1]) &&
-        absl::ascii_isxdigit(text[i + 2])) {
-      decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
-      i += 2;
-    } else {
-      decoded += text[i];
-    }
-  }
-  return decoded;
+      "; must be redis[s]://[user@]host[:port][,host[:port]...][/database][?options]"));
 }
 
 // Sets all that follows '?'.
@@ -55,7 +38,7 @@ absl::Status ParseOptions(absl::string_view text, RedisAddress& address) {
       return Invalid("unknown option, known are password_file, ca, cert, key and timeout");
     }
     if (named.second.empty()) return Invalid("option without a value");
-    *known->second = Decoded(named.second);
+    *known->second = std::string(named.second);
   }
   double seconds = 0;
   if (!absl::SimpleAtod(timeout, &seconds) || !(seconds >= 0.01 && seconds <= 60)) {
@@ -100,11 +83,9 @@ absl::StatusOr<RedisAddress> ParseRedisAddress(std::string_view text) {
   const Pair parts = absl::StrSplit(rest, absl::MaxSplits('?', 1));
   // 0 if there is no '@'.
   const size_t place_begin = parts.first.rfind('@') + 1;
-  if (place_begin > 0) {
-    const Pair names =
-        absl::StrSplit(parts.first.substr(0, place_begin - 1), absl::MaxSplits(':', 1));
-    address.user = Decoded(names.first);
-    address.password = Decoded(names.second);
+  if (place_begin > 0) address.user = std::string(parts.first.substr(0, place_begin - 1));
+  if (absl::StrContains(address.user, ':')) {
+    return Invalid("has a password, which other users of the machine can see; use password_file");
   }
   const Pair place = absl::StrSplit(parts.first.substr(place_begin), absl::MaxSplits('/', 1));
   for (const absl::string_view node : absl::StrSplit(place.first, ',')) {
@@ -117,11 +98,8 @@ absl::StatusOr<RedisAddress> ParseRedisAddress(std::string_view text) {
     return Invalid("the database is not a number");
   }
   if (absl::Status status = ParseOptions(parts.second, address); !status.ok()) return status;
-  if (!address.password.empty() && !address.password_file.empty()) {
-    return Invalid("a password and a password_file");
-  }
-  if (!address.user.empty() && address.password.empty() && address.password_file.empty()) {
-    return Invalid("a user without a password or password_file");
+  if (!address.user.empty() && address.password_file.empty()) {
+    return Invalid("a user without a password_file");
   }
   return address;
 }

@@ -29,8 +29,7 @@ struct RedisAddress {
   // Nodes to ask for the others of a cluster, or for the primary; at least one.
   std::vector<RedisNode> nodes;
   std::string user;
-  std::string password;
-  // Read at each connection instead of `password`, so that a rotated password is found.
+  // Read at each connection, so that a rotated password is found. Empty: there is no password.
   std::string password_file;
   // Always 0 in a cluster.
   int database = 0;
@@ -42,10 +41,9 @@ struct RedisAddress {
   absl::Duration timeout = absl::Seconds(2);
 };
 
-// Parses redis[s]://[user:password@]host[:port][,host[:port]...][/database][?option=value&...] with
-// the options password_file, ca, cert, key, and timeout in seconds. Characters of user, password
-// and options may be percent-encoded. Returns InvalidArgument, without the password, for anything
-// else.
+// Parses redis[s]://[user@]host[:port][,host[:port]...][/database][?option=value&...] with the
+// options password_file, ca, cert, key, and timeout in seconds. Returns InvalidArgument for
+// anything else, without a password that the address may contain.
 absl::StatusOr<RedisAddress> ParseRedisAddress(std::string_view address);
 
 }  // namespace sis

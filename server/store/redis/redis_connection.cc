@@ -126,7 +126,7 @@ absl::Status RedisConnection::StartTls(const RedisNode& node, const RedisAddress
 }
 
 absl::Status RedisConnection::Authenticate(const RedisAddress& address, absl::Time deadline) {
-  std::string password = address.password;
+  std::string password;
   if (!address.password_file.empty()) {
     std::ifstream file(address.password_file);
     if (!std::getline(file, password) || password.empty()) {

@@ -59,24 +59,20 @@ absl::Status RedisReplyReader::Read(Receive receive, int depth, size_t& max_byte
   const char kind = bytes_[begin_];
   const std::string line = bytes_.substr(begin_ + 1, end - begin_ - 1);
   begin_ = end + 2;
-  const bool is_number = absl::SimpleAtoi(line, &reply.integer);
-  const bool is_nil = line == "-1" && (kind == '$' || kind == '*');
+  reply.kind = static_cast<RedisReply::Kind>(kind == '+' ? '$' : kind);
   const auto take = [&](uint64_t bytes) {
     if (bytes > max_bytes) return absl::UnavailableError("a reply that takes too much memory");
     max_bytes -= bytes;
     return absl::OkStatus();
   };
   if (kind == '+' || kind == '-') {
-    reply.kind = kind == '-' ? RedisReply::Kind::kError : RedisReply::Kind::kText;
     reply.text = line;
     return take(line.size());
   }
-  if (!is_number) return Malformed();
-  if (kind == ':') {
-    reply.kind = RedisReply::Kind::kInteger;
-    return absl::OkStatus();
-  }
-  if (is_nil) return absl::OkStatus();
+  if (!absl::SimpleAtoi(line, &reply.integer)) return Malformed();
+  const bool is_nil = line == "-1" && (kind == '$' || kind == '*');
+  if (is_nil) reply = RedisReply();
+  if (is_nil || kind == ':') return absl::OkStatus();
   if (reply.integer < 0) return Malformed();
   const auto size = static_cast<uint64_t>(std::exchange(reply.integer, 0));
   if (kind == '$') {
@@ -84,14 +80,12 @@ absl::Status RedisReplyReader::Read(Receive receive, int depth, size_t& max_byte
     while (bytes_.size() - begin_ < size + 2) {
       if (absl::Status status = more(); !status.ok()) return status;
     }
-    reply.kind = RedisReply::Kind::kText;
     reply.text = bytes_.substr(begin_, size);
     begin_ += size + 2;
     return absl::OkStatus();
   }
   if (kind != '*' || depth == kMaxDepth || size > UINT32_MAX) return Malformed();
   if (absl::Status status = take(size * sizeof(RedisReply)); !status.ok()) return status;
-  reply.kind = RedisReply::Kind::kArray;
   reply.elements.resize(size);
   for (RedisReply& element : reply.elements) {
     absl::Status status = Read(receive, depth + 1, max_bytes, element);

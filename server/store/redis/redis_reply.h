@@ -14,8 +14,9 @@
 namespace sis {
 
 struct RedisReply {
-  // kText is a status or a string.
-  enum class Kind : uint8_t { kNil, kText, kInteger, kArray, kError };
+  // The letters of the protocol, but kText is a status ('+') or a string, and kNil a '$' or '*'
+  // without a length.
+  enum class Kind : char { kNil = '_', kText = '$', kInteger = ':', kArray = '*', kError = '-' };
   Kind kind = Kind::kNil;
   int64_t integer = 0;
   // The text of kText and kError.
