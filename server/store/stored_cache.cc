@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "kernels/block/block.h"
 #include "server/store/stored_parts.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
@@ -56,26 +54,14 @@ bool IsComplete(const Sequence& sequence) {
   return length.has_value() && sequence.positions() == *length;
 }
 
-// INCARNATION/ATTEMPT/SIZE/, then the run's id, of SIZE bytes, and the sequence's.
+// Returns a serialised message that names the sequence.
 std::string EncodeNews(const SequenceIdentity& sequence) {
-  return absl::StrCat(sequence.incarnation, "/", sequence.attempt, "/", sequence.run_id.size(), "/",
-                      sequence.run_id, sequence.id);
-}
-
-// Returns nullopt for what EncodeNews did not make.
-std::optional<SequenceIdentity> ParseNews(std::string_view news) {
-  const std::vector<std::string> words =
-      absl::StrSplit(absl::string_view(news.data(), news.size()), absl::MaxSplits('/', 3));
-  SequenceIdentity sequence;
-  size_t size = 0;
-  if (words.size() != 4 || !absl::SimpleAtoi(words[0], &sequence.incarnation) ||
-      !absl::SimpleAtoi(words[1], &sequence.attempt) || !absl::SimpleAtoi(words[2], &size) ||
-      size > words[3].size()) {
-    return std::nullopt;
-  }
-  sequence.run_id = words[3].substr(0, size);
-  sequence.id = words[3].substr(size);
-  return sequence;
+  v1::InspectSequenceRequest news;
+  news.mutable_run()->set_run_id(sequence.run_id);
+  news.mutable_run()->set_incarnation(sequence.incarnation);
+  news.mutable_sequence()->set_id(sequence.id);
+  news.mutable_sequence()->set_attempt(sequence.attempt);
+  return news.SerializeAsString();
 }
 
 std::map<uint32_t, uint32_t> BlocksOf(const StoredSequence& stored) {
@@ -479,17 +465,18 @@ void StoredCache::ExchangeNews() {
     return;
   }
   for (const std::string& item : *news) {
-    const std::optional<SequenceIdentity> sequence = ParseNews(item);
-    if (!sequence.has_value()) continue;
-    if (sequence->id.empty()) {
+    v1::InspectSequenceRequest named;
+    if (!named.ParseFromString(item)) continue;
+    if (named.sequence().id().empty()) {
       WriterLock lock(news_mutex_);
       if (used_.size() >= kMaxNews) used_.clear();
-      used_[sequence->run_id] = clock_();
+      used_[named.run().run_id()] = clock_();
       continue;
     }
-    const auto run = registry_.Find(sequence->run_id, sequence->incarnation);
+    const auto run = registry_.Find(named.run().run_id(), named.run().incarnation());
     if (!run.ok()) continue;
-    const Run::Found found = (*run)->FindToChange({sequence->id, sequence->attempt});
+    const SequenceName name{named.sequence().id(), named.sequence().attempt()};
+    const Run::Found found = (*run)->FindToChange(name);
     if (const auto* in_memory = std::get_if<std::shared_ptr<Sequence>>(&found)) {
       PartsOf(**in_memory).changed_elsewhere = true;
     }
