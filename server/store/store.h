@@ -107,8 +107,8 @@ class Store {
   // Returns true if other servers write to the store too.
   virtual bool shared() const = 0;
 
-  // Returns OK, or the reason why Put fails now. Must be called periodically: a store that was full
-  // accepts parts again only after such a call.
+  // Returns OK, or the reason why Put fails now. Must be called periodically, because only this
+  // call lets a full store free the space of removed parts.
   virtual absl::Status CanPut() = 0;
 
   // Changes a sequence, completely or not at all. Returns its new revision. Returns Aborted if the
