@@ -408,15 +408,16 @@ TEST_P(ConformanceTest, TheNewestRunRecordStays) {
 }
 
 TEST_P(ConformanceTest, LabelsOfARunAddUp) {
+  const std::string odd("\0\t\n=\\x61/\xc3\xa9", 11);
   const StoredRun first{"run", 1, 5, "config", {{4, "a"}, {5, "b"}}},
       older{"run", 1, 3, "config", {{3, "c"}, {4, "x"}}},
-      newer{"run", 1, 6, "config", {{5, "b"}, {6, "a"}, {7, "d"}}}, next{"run", 2, 0, "config"};
+      newer{"run", 1, 6, "config", {{5, "b"}, {6, "a"}, {7, odd}}}, next{"run", 2, 0, "config"};
   EXPECT_EQ(*store_->PutRun(first), first);
   StoredRun expected = first;
   expected.labels[3] = "c";
   EXPECT_EQ(*store_->PutRun(older), expected) << "4 has a label";
   expected.policy_version = 6;
-  expected.labels[7] = "d";
+  expected.labels[7] = odd;
   EXPECT_EQ(*store_->PutRun(newer), expected) << "'a' names 4";
   EXPECT_EQ(*store_->PutRun(newer), expected);
   Reopen();

@@ -23,6 +23,7 @@
 #include "server/store/redis/redis_address.h"
 #include "server/store/redis/redis_nodes.h"
 #include "server/testing/redis_servers.h"
+#include "server/testing/store_parts.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
@@ -32,37 +33,18 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-SequenceIdentity Sequence(const std::string& id) { return {"run", 1, id, 0}; }
-
-StoredPart Block(uint32_t position, uint32_t count, const std::string& bytes) {
-  return {StoredPart::Kind::kBlock, position, count, bytes};
-}
-StoredPart Gap(uint32_t position, uint32_t count) {
-  return {StoredPart::Kind::kGap, position, count, std::string(1, '\3')};
-}
-StoredPart Seal(uint32_t length, const std::string& annotation = "") {
-  return {StoredPart::Kind::kSeal, length, 0, annotation};
-}
-
 absl::Time Tomorrow() { return absl::Now() + absl::Hours(24); }
 
 // Puts parts whatever is stored.
-absl::Status Put(Store& store, const SequenceIdentity& sequence, std::vector<StoredPart> parts,
-                 absl::Time expires = Tomorrow()) {
-  const absl::StatusOr<uint64_t> revision = store.Revision(sequence);
-  if (!revision.ok()) return revision.status();
-  return store.Put(sequence, {.revision = *revision, .added = parts, .expires = expires}).status();
+absl::Status Put(Store& store, const SequenceIdentity& sequence,
+                 const std::vector<StoredPart>& parts, absl::Time expires = Tomorrow()) {
+  return PutParts(store, sequence, parts, expires);
 }
 
 std::unique_ptr<Store> Open(const std::string& address, const std::string& name = "server") {
   auto store = OpenRedis(address, name);
   EXPECT_TRUE(store.ok()) << store.status();
   return *std::move(store);
-}
-
-absl::Status DropOne(Store& store, const SequenceIdentity& sequence) {
-  const DroppedSequence dropped{sequence, 5};
-  return store.Drop({&dropped, 1}, Tomorrow()).status();
 }
 
 // Calls until the result is OK, for at most a minute.
@@ -203,7 +185,7 @@ TEST(RedisStoreTest, DamageIsDataLoss) {
     const absl::Status status = store->Load(Sequence("a")).status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << damage[2] << ": " << status;
   }
-  EXPECT_TRUE(DropOne(*store, Sequence("a")).ok());
+  EXPECT_TRUE(DropOne(*store, Sequence("a"), kReleased).ok());
 }
 
 TEST(RedisStoreTest, AFullServerTakesNoPartsAndDrops) {
@@ -224,7 +206,7 @@ TEST(RedisStoreTest, AFullServerTakesNoPartsAndDrops) {
   EXPECT_TRUE(OpenRedis(servers.address(), "").ok());
   EXPECT_TRUE(store->PutRun({"run", 1, 0, "config"}).ok());
   for (int i = 0; i < stored; ++i) {
-    EXPECT_TRUE(DropOne(*store, Sequence(absl::StrCat(i))).ok());
+    EXPECT_TRUE(DropOne(*store, Sequence(absl::StrCat(i)), kReleased).ok());
     EXPECT_EQ(store->Load(Sequence(absl::StrCat(i)))->dropped, 5);
   }
   servers.Ask(0, {"MEMORY", "PURGE"});

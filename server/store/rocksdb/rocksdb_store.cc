@@ -48,7 +48,7 @@ constexpr uint64_t kMaxTableBytes = uint64_t{32} << 20;
 // occupy space nor slow down starts for longer.
 constexpr uint64_t kOldestTableSeconds = 24 * 60 * 60;
 // Maximum number of files that RocksDB keeps open. Connections need descriptors too.
-constexpr int kMaxFiles = 256;
+constexpr int kMaxFiles = 512;
 // Maximum number of keys that one write removes.
 constexpr uint32_t kRemovedAtOnce = 1000;
 
