@@ -36,8 +36,10 @@ class RocksDbBacking {
   std::string folder() const { return directory_.path() + "/db"; }
   // Opens the database itself, to look at it or to damage it. No store may be open.
   std::unique_ptr<rocksdb::DB> OpenDatabase() const {
+    rocksdb::Options options;
+    options.create_if_missing = true;
     rocksdb::DB* database = nullptr;
-    EXPECT_TRUE(rocksdb::DB::Open(rocksdb::Options(), folder(), &database).ok());
+    EXPECT_TRUE(rocksdb::DB::Open(options, folder(), &database).ok());
     return std::unique_ptr<rocksdb::DB>(database);
   }
   // Returns the number of stored fields of hashes with this prefix.
