@@ -4,11 +4,14 @@ A recording is a list of responses, a response a list of positions.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import os
 import pathlib
 import random
+
+from sis.diagnose import read_file
 
 TESTDATA = pathlib.Path("client/python/tests/diagnose/testdata")
 # Folder with recordings of further models, which the repository does not hold; None without it.
@@ -50,28 +53,16 @@ def as_text(responses):
     return "\n".join(json.dumps({"logprobs": {"content": list(map(content, response))}}) for response in responses)
 
 
-def _chat(path):
-    content = json.loads(pathlib.Path(path).read_text())["logprobs"]["content"]
-    return [
-        Position(
-            entry["id"],
-            entry["logprob"],
-            sorted(((t["id"], t["logprob"]) for t in entry["top_logprobs"]), key=lambda t: -t[1]),
-        )
-        for entry in content
-    ]
-
-
-def _sglang(path):
-    responses = []
-    for line in pathlib.Path(path).read_text().splitlines():
-        meta = json.loads(line)["meta_info"]
-        response = []
-        for (log_prob, token, _), top in zip(meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True):
-            listed = sorted(((i, value) for value, i, _ in top), key=lambda t: -t[1])
-            response.append(Position(token, -9999.0 if log_prob is None else log_prob, listed))
-        responses.append(response)
-    return responses
+def _read(path):
+    """The responses of a file whose tokens have ids."""
+    file = read_file(str(path))
+    numbers = [token.id for token in file.tokens]
+    listed = zip((numbers[token] for token in file.listed.tolist()), file.log_probs.tolist())
+    tops = [sorted(itertools.islice(listed, count), key=lambda t: -t[1]) for count in file.counts.tolist()]
+    # As engines write minus infinity.
+    own = (max(-9999.0, value) for value in file.sampled_log_probs.tolist())
+    positions = map(Position, (numbers[token] for token in file.sampled.tolist()), own, tops)
+    return [list(itertools.islice(positions, length)) for length in file.lengths.tolist()]
 
 
 def _differences(a, b):
@@ -91,14 +82,14 @@ def _large_model(name):
     """One long text on two devices, cut into responses. They soon sample different tokens, so the GPU's recording
     only gives the size of the noise. Gemma gets Qwen's noise, because its devices share just nine positions."""
     folder = pathlib.Path(RECORDED)
-    text = _chat(folder / f"{name}_cpu.json")
+    (text,) = _read(folder / f"{name}_cpu.json")
     length = len(text) // RESPONSES
-    qwen = [_chat(folder / f"qwen-3-1-7b_{device}.json") for device in ("cpu", "cuda")]
-    return Base([text[i * length : (i + 1) * length] for i in range(RESPONSES)], _differences(*qwen))
+    (cpu,), (cuda,) = (_read(folder / f"qwen-3-1-7b_{device}.json") for device in ("cpu", "cuda"))
+    return Base([text[i * length : (i + 1) * length] for i in range(RESPONSES)], _differences(cpu, cuda))
 
 
 def _small_model():
-    a, b = (_sglang(TESTDATA / f"smollm2_{engine}.jsonl") for engine in ("float32", "bfloat16"))
+    a, b = (_read(TESTDATA / f"smollm2_{engine}.jsonl") for engine in ("float32", "bfloat16"))
     return Base(a, [value for pair in zip(a, b, strict=True) for value in _differences(*pair)])
 
 

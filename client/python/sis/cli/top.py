@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,14 +13,14 @@ from rich.text import Text
 
 from sis.cli.connection import SERVER, addresses, complete_run, connect, connected
 from sis.cli.output import (
-    Rows, bytes_text, console, count_text, finding_texts, number_text, of, or_dash, reason_text, share_text,
+    Cell, Rows, bytes_text, console, count_text, finding_texts, number_text, of, or_dash, reason_text, share_text,
     verdict_text,
 )  # fmt: skip
 from sis.cli.server import server_text
 from sis.cli.steps import QUANTITIES, Drawn, correction_table, prefix_table, step_table
 
 if TYPE_CHECKING:
-    from sis import Client, Run, RunConfig, RunStatus, Step
+    from sis import Client, RunConfig, RunStatus, Step
 
 # Rows of the table of draws, and draws of a curve.
 _TABLE_DRAWS = 12
@@ -54,20 +54,19 @@ def top(
     """
     from sis import Error
 
-    steps = _LastSteps()
     if once or not console.is_terminal:
         with connected(server) as client:
-            console.print(_frame(server, client, run, steps))
+            console.print(_frame(server, client, run))
         return
     with connect(server) as client:
-        shown = _frame(server, client, run, steps)
+        shown = _frame(server, client, run)
         answered = time.strftime("%H:%M:%S")
         with Live(shown, console=console, screen=True, auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval)
                     try:
-                        shown = _frame(server, client, run, steps)
+                        shown = _frame(server, client, run)
                         answered = time.strftime("%H:%M:%S")
                         live.update(shown, refresh=True)
                     except Error as error:
@@ -77,26 +76,14 @@ def top(
                 pass
 
 
-class _LastSteps:
-    """The last draws of a run. Older ones, which change no more, are listed only once."""
-
-    def __init__(self) -> None:
-        self._after: Optional[int] = None
-
-    def of(self, client: Client, run: Run) -> List[Drawn]:
-        steps = list(map(Drawn._make, client.list_steps(run, after=self._after).items()))
-        if len(steps) > _CURVE_DRAWS:
-            self._after = steps[-_CURVE_DRAWS - 1].draw
-        return steps[-_CURVE_DRAWS:]
-
-
-def _frame(server: str, client: Client, run: Optional[str], steps: _LastSteps) -> RenderableType:
-    states = zip(addresses(server), client.get_servers())
-    servers = [server_text(address, state) for address, state in states]
+def _frame(server: str, client: Client, run: Optional[str]) -> RenderableType:
+    servers = map(server_text, addresses(server), client.get_servers())
     if run is None:
         return Group(*servers, "", _runs(client.list_runs()))
     status = client.get_run(run)
-    return Group(*servers, "", *_run(status, steps.of(client, status.run)))
+    last = status.last_draw or 0
+    steps = client.list_steps(status.run, after=last - _CURVE_DRAWS if last >= _CURVE_DRAWS else None)
+    return Group(*servers, "", *_run(status, list(map(Drawn._make, steps.items()))[-_CURVE_DRAWS:]))
 
 
 def _runs(runs: List[RunStatus]) -> RenderableType:
@@ -104,15 +91,19 @@ def _runs(runs: List[RunStatus]) -> RenderableType:
 
     if not runs:
         return "No runs yet: a trainer opens one."
+
+    def of_last(name: str, text: Callable[[float], str]) -> Callable[[Any], Cell]:
+        return of("last_totals", lambda last: text(getattr(last or Totals(), name)))
+
     labels = "TASK, ALGORITHM, MODEL"
     columns = {
         "RUN": of("run.id"),
         "VERDICT": of("verdict", verdict_text),
         "DRAW": of("last_draw", or_dash),
-        "ACCEPT": of("last_totals", lambda last: share_text((last or Totals()).accept_rate)),
-        "D/TOKEN": of("last_totals", lambda last: number_text((last or Totals()).mean_d)),
-        "D_SIS": of("last_totals", lambda last: number_text((last or Totals()).mean_d_sis)),
-        "MISSING": of("last_totals", lambda last: share_text((last or Totals()).missing_share)),
+        "ACCEPT": of_last("accept_rate", share_text),
+        "D/TOKEN": of_last("mean_d", number_text),
+        "D_SIS": of_last("mean_d_sis", number_text),
+        "MISSING": of_last("missing_share", share_text),
         "TOKENS": of("positions", count_text),
         "MEMORY": of("bytes", bytes_text),
         labels: of("run.config", _labels),
@@ -143,13 +134,9 @@ def _run(status: RunStatus, last: List[Drawn]) -> Iterator[RenderableType]:
         yield "Nothing evaluated yet."
         return
     steps = [drawn.step for drawn in last]
-    yield _curves(steps)
-    yield ""
-    yield step_table(reversed(last[-_TABLE_DRAWS:]))
+    yield from (_curves(steps), "", step_table(reversed(last[-_TABLE_DRAWS:])), "")
     if steps[-1].corrections:
-        yield ""
-        yield correction_table(steps[-1].corrections)
-    yield ""
+        yield from (correction_table(steps[-1].corrections), "")
     with_curve = [step for step in steps if step.prefix_curve]
     yield (
         prefix_table(with_curve[-1])

@@ -16,7 +16,7 @@ from sis._evaluation import Decision
 from sis.diagnose.recordings import Recording
 
 # Slots that a record holds at most.
-MAX_TOP_K = 254
+_MAX_TOP_K = 254
 _HIGHEST_LOG_PROB = 2.0**-6
 _MAX_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100
@@ -95,7 +95,7 @@ def decide(behaviour: Recording, current: Recording, top_k: int = 0) -> Decision
         top_k: Use only the k most probable tokens; 0: all that are listed, at most as many as a record holds.
     """
     record, size = behaviour.lists, len(behaviour.sampled)
-    recorded = min(max(behaviour.top_k, 1), MAX_TOP_K)
+    recorded = min(max(behaviour.top_k, 1), _MAX_TOP_K)
     used = recorded if top_k == 0 else min(top_k, recorded)
     own, log_prob = behaviour.sampled_log_probs, current.log_probs_of(np.arange(size), behaviour.sampled)
 

@@ -1,135 +1,95 @@
-"""Recordings of real engines, and what faults and noise make of them."""
+"""Recordings of real engines, and what faults and noise make of them.
 
-from __future__ import annotations
+A file is a list of sequences, a sequence a list of positions as chat completions have them: an entry of the sampled
+token with `top_logprobs`, the entries of the listed tokens. An entry has `id`, `token` and `logprob`, in nats; None if
+the engine gave none.
+"""
 
-import dataclasses
 import functools
 import json
 import math
 import pathlib
-from typing import Callable, List, Optional
 
-from sis.diagnose import RecordedFile, compare, read_file
+from sis.diagnose import compare, read_file
 
 TESTDATA = pathlib.Path(__file__).parent / "testdata"
 
 
-@dataclasses.dataclass(frozen=True)
-class Token:
-    id: Optional[int]
-    text: Optional[str]
-    # Nats; -inf if the engine gave none.
-    log_prob: float
+def entry(id, text, log_prob, top=None):
+    made = {"id": id, "token": text, "logprob": log_prob if math.isfinite(log_prob) else None}
+    return made if top is None else {**made, "top_logprobs": top}
 
 
-@dataclasses.dataclass(frozen=True)
-class Position:
-    sampled: Token
-    top: List[Token]
+def as_positions(file):
+    def of(number, log_prob, top=None):
+        token = file.tokens[number]
+        return entry(token.id, token.text or file.texts.get(token.id), log_prob, top)
+
+    listed = iter([of(*token) for token in zip(file.listed.tolist(), file.log_probs.tolist())])
+    tops = [[next(listed) for _ in range(count)] for count in file.counts.tolist()]
+    positions = map(of, file.sampled.tolist(), file.sampled_log_probs.tolist(), tops)
+    return [[next(positions) for _ in range(length)] for length in file.lengths.tolist()]
 
 
-File = List[List[Position]]
-
-
-def as_positions(file: RecordedFile) -> File:
-    def token(number: int, log_prob: float) -> Token:
-        found = file.tokens[number]
-        return Token(found.id, found.text or file.texts.get(found.id), log_prob)
-
-    ends = file.counts.cumsum()
-    positions = []
-    for at, end in enumerate(ends.tolist()):
-        start = end - int(file.counts[at])
-        tops = zip(file.listed[start:end].tolist(), file.log_probs[start:end].tolist())
-        sampled = token(int(file.sampled[at]), float(file.sampled_log_probs[at]))
-        positions.append(Position(sampled, [token(*top) for top in tops]))
-    sequences, start = [], 0
-    for length in file.lengths.tolist():
-        sequences.append(positions[start : start + length])
-        start += length
-    return sequences
-
-
-def as_file(name: str, sequences: File) -> RecordedFile:
-    """As chat completions are."""
-
-    def entry(token: Token):
-        fields = {"id": token.id, "token": token.text, "logprob": token.log_prob}
-        return {**fields, "logprob": token.log_prob if math.isfinite(token.log_prob) else None}
-
-    lines = [
-        {"logprobs": {"content": [{**entry(p.sampled), "top_logprobs": list(map(entry, p.top))} for p in positions]}}
-        for positions in sequences
-    ]
+def as_file(name, sequences):
+    lines = [{"logprobs": {"content": positions}} for positions in sequences]
     # An array may not be empty.
     return read_file(name, json.dumps(lines or {"choices": [{"logprobs": {"content": []}}]}))
 
 
 @functools.lru_cache(maxsize=None)
-def recorded(name: str) -> File:
+def recorded(name):
     return as_positions(read_file(str(TESTDATA / f"smollm2_{name}.jsonl")))
 
 
-def compared(a: File, b: File):
+def compared(a, b):
     return compare(as_file("a.json", a), as_file("b.json", b))
 
 
-def faults_of(comparison):
-    names = [check.name for check in comparison.diagnosis.checks if check.fault]
-    assert comparison.diagnosis.fault == bool(names)
+def faults(a, b):
+    diagnosis = compared(a, b).diagnosis
+    names = [check.name for check in diagnosis.checks if check.fault]
+    assert diagnosis.fault == bool(names)
     return names
 
 
-def faults(a: File, b: File):
-    return faults_of(compared(a, b))
+def changed(file, change):
+    """change: from a position to members that are others."""
+    return [[{**position, **change(position)} for position in sequence] for sequence in file]
 
 
-def verdict(comparison) -> str:
-    return comparison.diagnosis.verdict[0]
+def each_token(file, change):
+    """change: from an entry to members that are others."""
+
+    def both(position):
+        return {**change(position), "top_logprobs": [{**top, **change(top)} for top in position["top_logprobs"]]}
+
+    return changed(file, both)
 
 
-def changed(file: File, change: Callable[[Position], Position]) -> File:
-    return [list(map(change, sequence)) for sequence in file]
+def without_lists(file):
+    return changed(file, lambda position: {"top_logprobs": []})
 
 
-def _of_other(file: File, shift: int, make: Callable[[Position, Position], Position]) -> File:
+def without_ids(file):
+    """Removes the token ids, which engines of other vendors leave out."""
+    return each_token(file, lambda token: {"id": None})
+
+
+def with_lists_of_next(file):
+    """The sampled tokens keep their own log-probs."""
     return [
-        [make(position, sequence[min(max(t + shift, 0), len(sequence) - 1)]) for t, position in enumerate(sequence)]
+        [{**own, "top_logprobs": other["top_logprobs"]} for own, other in zip(sequence, [*sequence[1:], sequence[-1]])]
         for sequence in file
     ]
 
 
-def with_lists_only_from(file: File, shift: int) -> File:
-    """The same, but the sampled tokens keep their own log-probs."""
-    return _of_other(file, shift, lambda own, other: Position(own.sampled, other.top))
-
-
-def without_first(file: File, count: int) -> File:
-    return [sequence[count:] for sequence in file]
-
-
-def without_lists(file: File) -> File:
-    return changed(file, lambda position: Position(position.sampled, []))
-
-
-def each_token(file: File, change: Callable[[Token], Token]) -> File:
-    return changed(file, lambda position: Position(change(position.sampled), list(map(change, position.top))))
-
-
-def without_ids(file: File) -> File:
-    """Removes the token ids, which engines of other vendors leave out."""
-    return each_token(file, lambda token: dataclasses.replace(token, id=None))
-
-
-def merged(file: File) -> File:
+def merged(file):
     """Every second token is one with the next."""
     ids = iter(range(60001, 10**6))
     return [
         [
-            Position(
-                dataclasses.replace(first.sampled, id=next(ids), text=first.sampled.text + second.sampled.text),
-                first.top,
-            )
+            {**first, "id": next(ids), "token": first["token"] + second["token"]}
             for first, second in zip(sequence[::2], sequence[1::2])
         ]
         for sequence in file

@@ -1,19 +1,18 @@
 """Comparisons of little data and of much, and their reports of omitted data."""
 
-import dataclasses
 import itertools
 import math
 import unittest
 
 import numpy as np
 from changed_recordings import (
-    Position, Token, as_file, changed, compared, each_token, faults, merged, recorded, verdict,
-    with_lists_only_from, without_first, without_ids, without_lists,
+    as_file, changed, compared, each_token, entry, faults, merged, recorded, with_lists_of_next, without_ids,
+    without_lists,
 )  # fmt: skip
 
 from sis.diagnose import RecordedFile, compare, read_file
 from sis.diagnose.check import CLEAR, UNTESTED
-from sis.diagnose.recorded import Token as FileToken
+from sis.diagnose.recorded import Token
 
 FLOAT32, FOUR_BIT = recorded("float32"), recorded("4_bit")
 
@@ -24,20 +23,27 @@ def left_out_of(comparison):
 
 def of_ids(counts, sampled, sampled_log_probs, listed, log_probs, lengths):
     """A file in arrays, of ids."""
-    tokens = tuple(FileToken(i, None) for i in range(int(max(sampled.max(), listed.max(initial=0))) + 1))
+    tokens = tuple(Token(i, None) for i in range(int(max(sampled.max(), listed.max(initial=0))) + 1))
     arrays = (lengths, sampled, sampled_log_probs.astype(np.float32), counts, listed, log_probs.astype(np.float32))
     return RecordedFile("file", *arrays, tokens, {})
 
 
+def p(sampled, log_prob, *top):
+    """A position whose tokens have an id or a text."""
+
+    def of(token, log_prob, top=None):
+        return entry(token, None, log_prob, top) if isinstance(token, int) else entry(None, token, log_prob, top)
+
+    return of(sampled, log_prob, [of(*token) for token in top])
+
+
 class ComparisonTest(unittest.TestCase):
     def test_tokens_shown_as_bytes_or_as_letters_of_the_tokenizer_are_the_same(self):
-        def spelled(token):
-            return dataclasses.replace(token, text="Ġ" + token.text[1:]) if token.text.startswith(" ") else token
-
-        self.assertEqual(faults(FLOAT32, each_token(FOUR_BIT, spelled)), [])
+        spelled = each_token(FOUR_BIT, lambda token: {"token": token["token"].replace(" ", "Ġ")})
+        self.assertEqual(faults(FLOAT32, spelled), [])
 
     def test_faults_of_texts(self):
-        other = each_token(FOUR_BIT, lambda token: dataclasses.replace(token, text=token.text + "x"))
+        other = each_token(FOUR_BIT, lambda token: {"token": token["token"] + "x"})
         for a, b, fault in (
             (FLOAT32, other, "token_texts"),
             (FOUR_BIT, merged(FLOAT32), "segmentation"),
@@ -61,8 +67,8 @@ class ComparisonTest(unittest.TestCase):
             if check.name != "token_texts":  # ten ids are enough for it
                 self.assertEqual(check.outcome, UNTESTED, check.name)
                 self.assertTrue(check.finding)
-        self.assertIn("nothing to compare", verdict(compared([[]], [[]])))
-        self.assertIn("nothing to compare", verdict(compared([], [])))
+        for nothing in ([[]], []):
+            self.assertIn("nothing to compare", compared(nothing, nothing).diagnosis.verdict[0])
 
     def test_omitted_data_is_counted_by_position(self):
         swapped = list(FOUR_BIT)
@@ -70,12 +76,9 @@ class ComparisonTest(unittest.TestCase):
         shorter = list(FOUR_BIT)
         shorter[2] = shorter[2][:7]
 
-        def without_own(position):
-            return Position(dataclasses.replace(position.sampled, log_prob=-math.inf), position.top[:1])
-
-        unscored = changed(FOUR_BIT, without_own)
-        shifted = with_lists_only_from(FOUR_BIT, 1)
-        others = recorded("bfloat16"), recorded("4_bit_own_text"), without_first(FOUR_BIT, 1)
+        unscored = changed(FOUR_BIT, lambda own: {"logprob": None, "top_logprobs": own["top_logprobs"][:1]})
+        shifted = with_lists_of_next(FOUR_BIT)
+        others = recorded("bfloat16"), recorded("4_bit_own_text"), [sequence[1:] for sequence in FOUR_BIT]
         for b in (*others, swapped, shorter, unscored, shifted):
             for comparison in (compared(FLOAT32, b), compared(b, FLOAT32)):
                 parts = comparison.diagnosis.left_out
@@ -140,16 +143,12 @@ class PairTest(unittest.TestCase):
     """How two files become lists over one vocabulary."""
 
     def read(self, positions):
-        comparison = compared([positions], [positions])
-        recording = comparison.compared.pair.a
-        ends = recording.lists.starts + recording.lists.counts
-        ids = [recording.lists.ids[s:e].tolist() for s, e in zip(recording.lists.starts, ends)]
-        return recording, ids
+        pair = compared([positions], [positions]).compared.pair
+        lists = pair.a.lists
+        ids = [part.tolist() for part in np.split(lists.ids, lists.starts[1:])]
+        return pair.a, ids
 
     def test_lists(self):
-        def p(sampled, log_prob, *top):
-            return Position(Token(sampled, None, log_prob), [Token(i, None, value) for i, value in top])
-
         for name, positions, expected, top_k in (
             ("sorted by log-prob, then id", [p(5, -3, (9, -2), (7, -3), (5, -3), (8, -0.5))], [[8, 9, 5, 7]], 4),
             ("equal as float32 is a tie", [p(1, -1.1, (2, -1.1), (1, -1.1 + 1e-12))], [[1, 2]], 2),
@@ -169,6 +168,8 @@ class PairTest(unittest.TestCase):
              [p(5, -0.1, (5, -0.1), (2, -0.2), (3, -3))], [[2, 3]], 2),
             ("a sampled token with two log-probs keeps its list's",
              [p(5, -0.1, (5, -0.1), (2, -0.2), (5, -3), (3, -4))], [[2, 5, 3]], 3),
+            ("of equal texts the most probable stays", [p("a", -1, ("a", -1), ("b", -3), ("c", -2.5), ("b", -2))],
+             [[0, 1, 2]], 3),
         ):  # fmt: skip
             with self.subTest(name):
                 recording, ids = self.read(positions)
@@ -176,41 +177,33 @@ class PairTest(unittest.TestCase):
                 self.assertEqual(recording.top_k, top_k)
 
     def test_the_sampled_log_prob_is_that_of_its_slot(self):
-        recording, _ = self.read([Position(Token(1, None, -0.5), [Token(1, None, -0.25), Token(2, None, -3)])])
+        recording, _ = self.read([p(1, -0.5, (1, -0.25), (2, -3))])
         self.assertEqual(recording.sampled_log_probs.tolist(), [-0.25])
         self.assertEqual(recording.given.tolist(), [-0.5])
 
     def test_tokens_without_ids_are_matched_by_text(self):
-        a = [[Position(Token(None, "a", -1), [Token(None, "a", -1), Token(None, "b", -2)])]]
-        b = [[Position(Token(77, "b", -1), [Token(77, "b", -1), Token(78, "c", -2), Token(79, "a", -3)])]]
+        a = [[p("a", -1, ("a", -1), ("b", -2))]]
+        b = [[entry(77, "b", -1, [entry(77, "b", -1), entry(78, "c", -2), entry(79, "a", -3)])]]
         pair = compared(a, b).compared.pair
         self.assertFalse(pair.by_id)
         of_a, of_b = pair.a.sampled[0], pair.b.sampled[0]
         self.assertEqual(pair.a.lists.ids.tolist(), [of_a, of_b])
         self.assertEqual(pair.b.lists.log_probs_of(np.array([0]), np.array([of_a])).tolist(), [-3])
 
-    def test_of_equal_texts_the_most_probable_stays(self):
-        tokens = [Token(None, "a", -1), Token(None, "b", -3), Token(None, "b", -2)]
-        recording, ids = self.read([Position(tokens[0], tokens)])
-        self.assertEqual((ids, recording.lists.log_probs.tolist()), ([[0, 1]], [-1, -2]))
-
     def test_a_file_keeps_its_texts(self):
-        a = [[Position(Token(1, "x", -1), [Token(1, "x", -1), Token(2, "y", -2)])]]
-        b = [[Position(Token(1, "z", -1), [Token(1, None, -1), Token(3, None, -2)])]]
+        a = [[entry(1, "x", -1, [entry(1, "x", -1), entry(2, "y", -2)])]]
+        b = [[entry(1, "z", -1, [entry(1, None, -1), entry(3, None, -2)])]]
         pair = compared(a, b).compared.pair
         self.assertEqual((dict(pair.a.texts), dict(pair.b.texts)), ({1: "x", 2: "y"}, {1: "z"}))
 
     def test_what_cannot_be_is_refused(self):
-        def p(*top):
-            return Position(Token(1, None, -1), [Token(i, None, value) for i, value in top])
-
-        good = [[p((1, -1))]]
+        good = [[p(1, -1, (1, -1))]]
         for b, message in (
-            ([[p((1, -1)), p((2, -1), (2, -2))]],
+            ([[p(1, -1, (1, -1)), p(1, -1, (2, -1), (2, -2))]],
              "b.json: sequence 0: position 1: top_logprobs gives token 2 both -1 and -2"),
-            ([[p((1, -1)), p((2, 0), (3, -2))]],
+            ([[p(1, -1, (1, -1)), p(1, -1, (2, 0), (3, -2))]],
              "b.json: sequence 0: position 1: the probabilities of top_logprobs sum to 1.13"),
-            ([[Position(Token(None, "a", -1), [])]], "tokens can't be matched"),
+            ([[p("a", -1)]], "tokens can't be matched"),
             ([*good, *good], "a.json holds 1 sequences, b.json 2"),
         ):  # fmt: skip
             with self.assertRaises(ValueError) as raised:

@@ -29,9 +29,10 @@ def read(text):
 
 def described(position):
     """Returns the tokens of a position, each as "id text log-prob", with \\ before what is no character."""
+    of = lambda value: "-" if value is None else value
     tokens = (
-        f"{'-' if token.id is None else token.id} {'-' if token.text is None else token.text} {token.log_prob:g}"
-        for token in (position.sampled, *position.top)
+        f"{of(token['id'])} {of(token['token'])} {-math.inf if token['logprob'] is None else token['logprob']:g}"
+        for token in (position, *position["top_logprobs"])
     )
     return " | ".join(tokens).encode(errors="backslashreplace").decode()
 
@@ -45,10 +46,9 @@ class FormsTest(unittest.TestCase):
 
     def test_clamped_log_probs_are_minus_infinity(self):
         for clamped in ("null", "-9999", "-9999.0", "-3.4e38", "-1e300"):
-            ((position,),) = read(chat(f'"id": 3, "logprob": {clamped}'))
-            self.assertEqual(position.sampled.log_prob, -math.inf, clamped)
-        ((position,),) = read(chat('"id": 3, "logprob": -9998'))
-        self.assertEqual(position.sampled.log_prob, -9998)
+            file = read_file("file", chat(f'"id": 3, "logprob": {clamped}'))
+            self.assertEqual(file.sampled_log_probs.tolist(), [-math.inf], clamped)
+        self.assertEqual(read_file("file", chat('"id": 3, "logprob": -9998')).sampled_log_probs.tolist(), [-9998])
 
     def test_several_sequences(self):
         one = chat(SAMPLED)
@@ -71,14 +71,14 @@ class FormsTest(unittest.TestCase):
         ):
             listed = [{"id": i, "logprob": -1, "top_logprobs": [{"id": i, "logprob": -1}]} for i in entries]
             (positions,) = read(json.dumps({"tokens": tokens, "completion_probabilities": listed}))
-            placed = [p.sampled.id if p.top else -p.sampled.id for p in positions]
+            placed = [p["id"] if p["top_logprobs"] else -p["id"] for p in positions]
             self.assertEqual(placed, expected, tokens)
 
     def test_a_real_response_of_llama_cpp(self):
         (positions,) = as_positions(read_file(str(TESTDATA / "llama_cpp_left_out.json")))
         self.assertEqual(len(positions), 32)  # of which the list has 28
-        self.assertEqual([i for i, position in enumerate(positions) if not position.top], [0, 2, 29, 30])
-        self.assertEqual(positions[1].sampled.text, "風")
+        self.assertEqual([i for i, position in enumerate(positions) if not position["top_logprobs"]], [0, 2, 29, 30])
+        self.assertEqual(positions[1]["token"], "風")
 
     def test_every_example_can_be_read(self):
         for path in sorted(TESTDATA.glob("*.json*")):
@@ -88,11 +88,10 @@ class FormsTest(unittest.TestCase):
         """Quadratic time in the listed tokens would exceed the test's time limit."""
         tokens = 400_000
         listed = ",".join(f'"{i}":-14' for i in range(tokens))
-        ((vllm,),) = read(f"[{{{listed}}}]")
-        self.assertEqual((len(vllm.top), vllm.top[-1].id), (tokens, tokens - 1))
         completion = f'{{"logprobs": {{"tokens": ["7"], "token_logprobs": [-14], "top_logprobs": [{{{listed}}}]}}}}'
-        ((position,),) = read(completion)
-        self.assertEqual((len(position.top), position.top[0].text), (tokens, "0"))
+        for text, last in ((f"[{{{listed}}}]", (tokens - 1, None)), (completion, (None, str(tokens - 1)))):
+            file = read_file("file", text)
+            self.assertEqual((len(file.listed), file.tokens[file.listed[-1]]), (tokens, last))
 
 
 class WrongTest(unittest.TestCase):

@@ -12,6 +12,9 @@ from sis.diagnose.compared import Compared
 from sis.diagnose.recordings import Recording
 
 
+_ENOUGH_LISTS = 5
+
+
 # Without a filter no list of some tokens sums to 1, with one all do.
 @question(
     "Are both before, or both after, a filter (top-p, top-k, min-p)?",
@@ -34,9 +37,6 @@ def check_filter(compared: Compared) -> Answer:
     if not answers:
         return "too few positions where the lists leave something out"
     return max(answers, key=lambda answer: answer.value)
-
-
-_ENOUGH_LISTS = 5
 
 
 def _count_lists(compared: Compared, own: Recording, other: Recording) -> Tuple[int, int]:
