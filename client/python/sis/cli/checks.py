@@ -82,9 +82,11 @@ def comparison_parts(comparison: Comparison, count: int) -> Iterator[RenderableT
     cells = ("-" if value is None else str(value) if isinstance(value, int) else _number(value, 6) for value in summary)
     yield properties(dict(zip(_TITLES, cells)))
     positions = comparison.positions()
+    ratios = [position["log_ratio"] for position in positions]
     # Positions without a ratio are the last.
-    largest = sorted(positions, key=lambda position: -max(-1.0, abs(position["log_ratio"])))[:count]
+    order = sorted(range(len(ratios)), key=lambda at: math.inf if math.isnan(ratios[at]) else -abs(ratios[at]))
+    largest = sorted(order[:count])
     if largest:
         yield Text(f"\nThe {len(largest)} of {len(positions)} positions with the largest |log w|, in nats:")
-        rows = sorted(largest, key=lambda position: (position["sequence"], position["position"]))
+        rows = [positions[at] for at in largest]
         yield Rows(_POSITIONS, rows, left=("DECISION", "TOKEN"), first_to_go=("LISTS", "A", "LOG P A", "LOG P B"))

@@ -175,23 +175,13 @@ def _parts(draw: int, step: Step) -> Iterator[RenderableType]:
         "missing": totals.missing,
         "masked": totals.masked,
         "envelope violations": violations,
-        "accept rate": share_text(totals.accept_rate),
-        "expected accept rate": share_text(totals.mean_expected_acceptance),
-        "mean acceptance probability": share_text(totals.mean_acceptance_probability),
-        "D, D_SIS (nats)": f"{number_text(totals.d)}, {number_text(totals.d_sis)}",
-        "D, D_SIS per token": f"{number_text(totals.mean_d)}, {number_text(totals.mean_d_sis)}",
-        "mean k3 (nats)": number_text(totals.mean_k3),
-        "mean log-envelope (nats)": number_text(totals.mean_log_envelope),
-        "mean residual mass": share_text(totals.mean_residual_mass),
+        **{one.name: one.text(getattr(totals, one.attribute)) + one.unit for one in QUANTITIES},
+        "acceptance probability": share_text(totals.mean_acceptance_probability),
+        **{f"missing: {reason_text(reason)}": count for reason, count in step.missing.items()},
     }
     if step.uncounted_positions:
         shown["not counted, no space"] = step.uncounted_positions
     yield properties(shown)
-    if step.missing:
-        yield from (
-            "",
-            properties({f"missing: {reason_text(reason)}": count for reason, count in step.missing.items()}),
-        )
     if step.prefix_curve:
         yield from ("", prefix_table(step))
     if step.corrections:
