@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict
+from typing import Any
 
 # Before those that print are imported.
 _RESULTS = os.fdopen(os.dup(1), "w")
@@ -22,6 +22,7 @@ from client.demo.llm.settings import Settings, problems, reward
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 
+from sis.integrations._decided import Decided
 from sis.integrations.trl import SisConfig, SisGRPOTrainer
 
 # Values of TRL's log, once per update, the reward once per rollout; and the names that this program prints.
@@ -59,9 +60,9 @@ class Watched(StaleTrainer):
     """TRL on the log-probs that tokens were sampled with. The service decides about every token, and counts; the
     trainer does not use its decisions."""
 
-    def _sis_old_log_probs(self, inputs: Dict[str, Any], *given: torch.Tensor) -> torch.Tensor:
-        super()._sis_old_log_probs(inputs, *given)
-        return inputs["sampling_per_token_logps"]
+    def _sis_decided(self, *given: Any) -> Decided:
+        decided = super()._sis_decided(*given)
+        return decided._replace(accepted=torch.zeros_like(decided.accepted))
 
 
 # By the names of settings.ARMS.

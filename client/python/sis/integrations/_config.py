@@ -170,13 +170,3 @@ class SisConfig:
 def vocabulary_size(hf_config: Any) -> int:
     """Returns the number of tokens of the head of a model with this configuration of transformers."""
     return int((hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config).vocab_size)
-
-
-def check_cispo(arguments: Any) -> None:
-    """Raises ValueError if these arguments of TRL or ms-swift limit weights to less than 1 by loss_type "cispo"."""
-    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
-    if arguments.loss_type == "cispo" and limit < 1:
-        raise ValueError(
-            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
-            "and those of accepted tokens are 1. Set epsilon_high to at least 1"
-        )

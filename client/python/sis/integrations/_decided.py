@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 
-import sis.torch
-from sis._evaluation import Evaluation
 from sis.engines._adapter import LOWEST_LOG_PROB
 from sis.integrations._config import SisConfig
 
@@ -29,25 +27,6 @@ class Decided(NamedTuple):
     sampling: torch.Tensor
     accepted: torch.Tensor
     probabilities: torch.Tensor
-
-    @staticmethod
-    def nothing(log_probs: torch.Tensor, sampling: torch.Tensor) -> Decided:
-        """Returns tokens about which nothing is decided."""
-        zeros = torch.zeros_like(log_probs, dtype=torch.float32)
-        return Decided(log_probs, sampling, zeros.bool(), zeros)
-
-    def by(
-        self, evaluation: Optional[Evaluation], padded: Callable[[torch.Tensor], torch.Tensor] = lambda values: values
-    ) -> Decided:
-        """Returns the same with the decisions of an evaluation, if there is one. `padded` brings an array of its
-        positions into the tokens' shape."""
-        if evaluation is None:
-            return self
-        # Service.evaluate asks for both.
-        assert evaluation.acceptance_probabilities is not None
-        found = (evaluation.accepted, evaluation.acceptance_probabilities)
-        accepted, probabilities = (padded(sis.torch.tensor(values, self.log_probs.device)) for values in found)
-        return self._replace(accepted=accepted, probabilities=probabilities)
 
     def usable(self) -> Decided:
         """Returns the same without gradients, and with the current log-prob where the sampler gave none, such as NaN or

@@ -67,19 +67,14 @@ class OldLogProbs(Service):
         Returns:
             The decisions, [B, T].
         """
-        decided = Decided.nothing(log_probs.detach(), sampling_log_probs)
-        if not batch.slices:
-            return decided
-        records = self.fetch(batch.slices, keep=False)
-        evaluation = None
-        if records is not None:
-            own, rows = batch.flat(tokens), batch.rows.to(logits.device)
-            gathered = sis.torch.gather(records, logits.flatten(0, 1), own, rows=rows)
-            evaluation = self.evaluate(
-                records, gathered, self.step, batch.flat(advantages.expand_as(tokens)), mask=batch.mask, sampled_ids=own
-            )
-        self.counts.add(evaluation, int(batch.mask.sum()))
-        return decided.by(evaluation, lambda values: batch.padded(values, 0))
+        records = self.fetch(batch.slices, keep=False) if batch.slices else None
+        gather = lambda records: sis.torch.gather(
+            records, logits.flatten(0, 1), batch.flat(tokens), rows=batch.rows.to(logits.device)
+        )
+        advantages = advantages.expand_as(tokens)
+        return self.decided_by(
+            batch, records, gather, self.step, tokens, log_probs.detach(), sampling_log_probs, advantages
+        )
 
     @torch.no_grad()
     def record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from typing import Any, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
@@ -35,15 +35,13 @@ class AnswerRecorder:
         self._lock = threading.Lock()
         # The newest version that the run was advanced to.
         self._policy_version = 0
-        # Versions that were refused, as the engine reports them; None: it reports none.
-        self._refused: Set[Optional[str]] = set()
 
     def record(self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any) -> None:
         """Returns once the answer is stored, or given up with a RuntimeWarning.
 
         An answer that is not one of `tokens`, or that `adapter` can't read, is not recorded. Positions of a version
-        that is no number, or of none, are MISSING (UNKNOWN_VERSION). A RuntimeWarning names each such answer, and each
-        such version once.
+        that is no number, or of none, are MISSING (UNKNOWN_VERSION). A RuntimeWarning names each such answer and
+        version.
         """
         try:
             entries, newest = self._entries(name, tokens, adapter, output)
@@ -82,7 +80,7 @@ class AnswerRecorder:
         entries: List[AppendEntry] = []
         newest = 0
         for version, start, stop in ranges_within(adapter.versions(output), 0, length):
-            number = self._number(version)
+            number = _number(version)
             if number is None:
                 entries.append(Gap(name, start, stop - start, MissingReason.UNKNOWN_VERSION))
                 continue
@@ -91,18 +89,12 @@ class AnswerRecorder:
             entries += entries_of(name, start, number, record.part(rows))
         return [*entries, Seal(name, length)], newest
 
-    def _number(self, version: Optional[str]) -> Optional[int]:
-        """None for a version that is no number, with a RuntimeWarning for the first of its kind."""
-        if version is not None and re.fullmatch("[0-9]{1,18}", version):
-            return int(version)
-        with self._lock:
-            known = version in self._refused
-            self._refused.add(version)
-        if not known:
-            of = "positions without a weight version" if version is None else f"positions of weight version {version!r}"
-            warnings.warn(
-                f"SIS: {of} are not recorded: the engine must name a number, which counts the updates of its weights",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        return None
+
+def _number(version: Optional[str]) -> Optional[int]:
+    """Returns None for a version that is no number, with a RuntimeWarning, which Python shows once."""
+    if version is not None and re.fullmatch("[0-9]{1,18}", version):
+        return int(version)
+    of = "positions without a weight version" if version is None else f"positions of weight version {version!r}"
+    text = f"SIS: {of} are not recorded: the engine must name a number, which counts the updates of its weights"
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return None

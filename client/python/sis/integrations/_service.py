@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, List, Optional, Sequence, TypeVar
 
+import torch
+
 import sis.torch
 from sis._client import Client, append_many
 from sis._entries import AppendEntry
 from sis._evaluation import Evaluation
 from sis.integrations._config import SisConfig
+from sis.integrations._decided import Decided
 from sis.integrations._step_counts import StepCounts
 from sis._options import EvaluateOptions
 from sis._outage import Outage
@@ -18,27 +21,27 @@ from sis._run import Run, Sampling
 _Made = TypeVar("_Made")
 
 
-def of_the_first(make: Callable[[], _Made], first: bool, broadcast: Optional[Callable[[List[Any]], Any]]) -> _Made:
-    """Returns on all ranks what `make` returns on the first one.
+def of_the_first(make: Callable[[], _Made], group: Any = None) -> _Made:
+    """Returns on all ranks what `make` returns on the first one; all must call this.
 
     Args:
         make: Called on the first rank.
-        first: Whether this rank is the first.
-        broadcast: Replaces a list's elements with those of the first rank; None: there are no other ranks.
+        group: The ranks, of torch.distributed; None: all that there are.
 
     Raises:
         RuntimeError: `make` raised on the first rank, where its own exception is raised.
     """
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
     told: List[Any] = [None, None]
     failed: Optional[Exception] = None
-    if first:
+    if not together or torch.distributed.get_rank(group) == 0:
         try:
             told[0] = make()
         except Exception as error:
             # Not all exceptions can be pickled.
             failed, told[1] = error, f"{type(error).__name__}: {error}"
-    if broadcast is not None:
-        broadcast(told)
+    if together:
+        torch.distributed.broadcast_object_list(told, group=group, group_src=0)
     if failed is not None:
         raise failed
     if told[1] is not None:
@@ -105,6 +108,53 @@ class Service:
             **{name: values.detach() for name, values in gathered._asdict().items()},
         )  # fmt: skip
         return self.asked("no decisions", evaluate)
+
+    def decided_by(
+        self,
+        batch: Any,
+        records: Optional[TopKRecords],
+        gather: Callable[[TopKRecords], sis.torch.Gathered],
+        draw: int,
+        tokens: torch.Tensor,
+        log_probs: torch.Tensor,
+        sampling: torch.Tensor,
+        advantages: torch.Tensor,
+        truncated: bool = False,
+    ) -> Decided:
+        """Asks for decisions about the tokens of a micro-batch, all tensors [B, T], and counts them.
+
+        Args:
+            batch: A sis.torch.PaddedBatch, or an object with its `slices`, `mask`, `flat` and `padded`.
+            records: Records of its slices; None without a server.
+            gather: Returns the current policy's log-probs at the records.
+            draw: Number of the optimiser's step.
+            tokens: int, the sampled tokens.
+            log_probs: float32, the current policy's log-probs of `tokens`, in nats.
+            sampling: float32, the log-probs that `tokens` were sampled with, in nats.
+            advantages: float32, which only observed corrections read.
+            truncated: Whether the current log-probs of the result are those that `gather` finds.
+
+        Returns:
+            The decisions.
+        """
+        zeros = torch.zeros_like(log_probs, dtype=torch.float32)
+        decided = Decided(log_probs, sampling, zeros.bool(), zeros)
+        evaluation = None
+        if records is not None:
+            gathered = gather(records)
+            if truncated:
+                decided = decided._replace(log_probs=batch.padded(gathered.sampled_log_probs, 0.0))
+            evaluation = self.evaluate(
+                records, gathered, draw, batch.flat(advantages), mask=batch.mask, sampled_ids=batch.flat(tokens)
+            )
+        self.counts.add(evaluation, int(batch.mask.sum()))
+        if evaluation is None:
+            return decided
+        # evaluate asks for both.
+        assert evaluation.acceptance_probabilities is not None
+        found = (evaluation.accepted, evaluation.acceptance_probabilities)
+        accepted, probabilities = (batch.padded(sis.torch.tensor(values, zeros.device), 0) for values in found)
+        return decided._replace(accepted=accepted, probabilities=probabilities)
 
     def release(self, names: Iterable[str]) -> None:
         """Lets the service drop sequences."""

@@ -21,12 +21,11 @@ from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._names import name_of
 from sis.integrations._old_log_probs import OldLogProbs
 from sis.integrations._recorded_answers import AnswerRecorder
+from sis.integrations._refusals import Needed, check
 from sis._records import Slice
 from sis._run import label_of
 from sis._versions import warn_unless_tested
 
-# The value that an argument must have, and the reason, by argument.
-Needed = Dict[str, Tuple[Any, str]]
 _NEEDED: Needed = {
     "loss_type": ("custom_loss", "the loss is to be that of SIS"),
     "use_rollout_logprobs": (True, "the engine's policy is what is recorded"),
@@ -46,38 +45,25 @@ PerSample = Sequence[torch.Tensor]
 Loss = Tuple[torch.Tensor, Dict[str, Any]]
 
 
-class Engine(NamedTuple):
-    """An engine that generates.
+class Engine:
+    """The engine that generates: SGLang. A subclass is another one."""
 
-    Attributes:
-        asked: Takes a request's payload and K; returns the payload that has K tokens listed.
-        output_of: Takes an answer; returns the adapter's input.
-        adapter: Takes the arguments and a request's sampling parameters. Raises ValueError if SIS does not support
-            them.
-        check_arguments: Takes the arguments and K. Raises ValueError before the first request.
-    """
+    def check(self, args: Any, top_k: int) -> None:
+        """Raises ValueError before the first request if SIS does not support the framework's arguments."""
+        self.adapter(args, {name: getattr(args, f"rollout_{name}") for name in ("temperature", "top_p", "top_k")})
 
-    asked: Callable[[Dict[str, Any], int], Dict[str, Any]]
-    output_of: Callable[[Any], Any]
-    adapter: Callable[[Any, Dict[str, Any]], Adapter]
-    check_arguments: Callable[[Any, int], None]
+    def asked(self, payload: Dict[str, Any], top_k: int) -> Dict[str, Any]:
+        """Returns a request's payload with K tokens listed."""
+        return {**payload, "top_logprobs_num": top_k}
 
+    def adapter(self, args: Any, sampling_params: Dict[str, Any]) -> Adapter:
+        """Returns the adapter of a request. Raises ValueError if SIS does not support its sampling parameters."""
+        names = ("speculative_algorithm", "preferred_sampling_params")
+        return SglangAdapter(sampling_params, {name: getattr(args, f"sglang_{name}", None) for name in names})
 
-def _of_sglang(args: Any, sampling_params: Dict[str, Any]) -> SglangAdapter:
-    names = ("speculative_algorithm", "preferred_sampling_params")
-    return SglangAdapter(sampling_params, {name: getattr(args, f"sglang_{name}", None) for name in names})
-
-
-def _check_sglang(args: Any, top_k: int) -> None:
-    _of_sglang(args, {name: getattr(args, f"rollout_{name}") for name in ("temperature", "top_p", "top_k")})
-
-
-SGLANG = Engine(
-    asked=lambda payload, top_k: {**payload, "top_logprobs_num": top_k},
-    output_of=lambda answer: answer,
-    adapter=_of_sglang,
-    check_arguments=_check_sglang,
-)
+    def output_of(self, answer: Any) -> Any:
+        """Returns the adapter's input."""
+        return answer
 
 
 class Framework(NamedTuple):
@@ -86,32 +72,29 @@ class Framework(NamedTuple):
     Attributes:
         name: Its module in sis.integrations, and the environment in which it was run (sis._versions).
         package: Its Python package.
-        needed: Arguments that it needs, next to those that all need.
         policy_loss: Its policy_loss_function.
+        needed: Arguments that it needs, next to those that all need.
         engine: Its engine.
     """
 
     name: str
     package: str
-    needed: Needed
     policy_loss: Callable[..., Loss]
-    engine: Engine = SGLANG
+    needed: Needed = {}
+    engine: Engine = Engine()
 
     def check_arguments(self, args: Any, config: SisConfig) -> None:
         """Raises ValueError if SIS does not support these arguments."""
-        corrections = {} if config.observe else _CORRECTIONS
-        for name, (needed, why) in {**_NEEDED, **corrections, **self.needed}.items():
-            value = getattr(args, name)
-            if value != needed:
-                raise ValueError(f"{name} is {value!r}: {why}. Set it to {needed!r}")
+        needed = {**_NEEDED, **({} if config.observe else _CORRECTIONS), **self.needed}
+        if config.rule is not None:
+            needed["use_unbiased_kl"] = (False, f"{config.rule} leaves it no ratio")
+        check(args, needed)
         for name in _HOOKS:
             if getattr(args, name) is None:
                 raise ValueError(f"{name} is None: set it to the function of sis.integrations.{self.name}")
         if config.rule is not None and args.advantage_estimator == "gspo":
             raise ValueError(f"advantage_estimator is 'gspo', but {config.rule} gives each token a weight: set another")
-        if config.rule is not None and args.use_unbiased_kl:
-            raise ValueError(f"use_unbiased_kl is True, but {config.rule} leaves it no ratio: set it to False")
-        self.engine.check_arguments(args, config.top_k)
+        self.engine.check(args, config.top_k)
 
 
 class Connection(OldLogProbs):

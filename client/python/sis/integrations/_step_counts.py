@@ -6,7 +6,7 @@ import collections
 import math
 import operator
 import warnings
-from typing import Any, Callable, Counter, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Counter, Dict, Iterable, Optional
 
 import torch
 
@@ -68,19 +68,22 @@ class StepCounts:
                 stacklevel=3,
             )
 
-    def metrics(
-        self, summed: Callable[[List[float]], List[float]] = lambda numbers: numbers, truncated: bool = False
-    ) -> Dict[str, float]:
+    def metrics(self, device: Any = None, truncated: bool = False) -> Dict[str, float]:
         """Returns metrics of the step by name, NaN where there is nothing, and counts from 0 again.
 
         Args:
-            summed: Adds the numbers of all ranks up; all ranks must call `metrics`.
+            device: Where the ranks of torch.distributed add their numbers up; all must call this. None: metrics of this
+                rank.
             truncated: Whether rollouts are filtered: adds "incomplete", a number.
         """
         own = [*vars(self._totals).values(), *(self._missing[reason] for reason in MissingReason)]
         corrections = [value for totals in self._corrections.values() for value in vars(totals).values()]
         staleness = self.staleness
-        numbers: Iterator[Any] = iter(summed([*own, *corrections, staleness or 0, self._incomplete]))
+        everywhere = torch.tensor([*own, *corrections, staleness or 0, self._incomplete], dtype=torch.float64)
+        if device is not None:
+            everywhere = everywhere.to(device)
+            torch.distributed.all_reduce(everywhere)
+        numbers = iter(everywhere.tolist())
         totals = Totals(*(next(numbers) for _ in vars(self._totals)))
         missing = {reason: next(numbers) for reason in MissingReason}
         metrics = {**step_metrics(totals), **missing_shares(missing, totals)}

@@ -18,28 +18,25 @@ from miles.backends.training_utils.loss import get_log_probs_and_entropy, policy
 from miles.rollout.base_types import GenerateFnInput, GenerateFnOutput
 from miles.rollout.generate_hub import single_turn
 
-from sis.integrations._slime_family import SGLANG, Framework, Loss, OneTurn, Process
+from sis.integrations._refusals import Needed
+from sis.integrations._slime_family import Engine, Framework, Loss, OneTurn, Process
 
 
-def _check_arguments(args: Any, top_k: int) -> None:
-    if any("RadixTreeMiddleware" in path for path in args.miles_router_middleware_paths):
-        raise ValueError("miles_router_middleware_paths has RadixTreeMiddleware, which changes tokens: leave it out")
-    SGLANG.check_arguments(args, top_k)
+class _Engine(Engine):
+    def check(self, args: Any, top_k: int) -> None:
+        if any("RadixTreeMiddleware" in path for path in args.miles_router_middleware_paths):
+            raise ValueError(
+                "miles_router_middleware_paths has RadixTreeMiddleware, which changes tokens: leave it out"
+            )
+        super().check(args, top_k)
 
 
-_process = Process(
-    Framework(
-        "miles",
-        "miles-rl",
-        {
-            "true_on_policy_mode": (False, "it rounds the log-probs by which records are found"),
-            "lora_rank": (0, "requests name no adapter"),
-            "lora_adapter_path": (None, "requests name no adapter"),
-        },
-        policy_loss_function,
-        SGLANG._replace(check_arguments=_check_arguments),
-    )
-)
+_NEEDED: Needed = {
+    "true_on_policy_mode": (False, "it rounds the log-probs by which records are found"),
+    "lora_rank": (0, "requests name no adapter"),
+    "lora_adapter_path": (None, "requests name no adapter"),
+}
+_process = Process(Framework("miles", "miles-rl", policy_loss_function, _NEEDED, _Engine()))
 before_train_step = _process.before_train_step
 _turns = OneTurn(_process, single_turn)
 

@@ -18,13 +18,25 @@ from swift.rlhf_trainers import GRPOTrainer
 from swift.trainers.trainer_factory import TrainerFactory
 
 import sis.torch
-from sis.integrations._config import SisConfig, check_cispo, vocabulary_size
+from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._old_log_probs import OldLogProbs
+from sis.integrations._refusals import Needed, check, check_cispo
 from sis._run import label_of
 from sis._versions import warn_unless_tested
 
 # Losses whose weights depend on old log-probs alone.
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo")
+
+_NEEDED: Needed = {"use_liger_kernel": (False, "it makes no logits")}
+_CORRECTIONS: Needed = {
+    "rollout_importance_sampling_mode": (None, "it corrects a second time"),
+    "off_policy_sequence_mask_delta": (None, "it reads old log-probs that are no longer there"),
+    "log_rollout_offpolicy_metrics": (False, "it reads old log-probs that are no longer there"),
+}
+_OF_TEMPLATE: Needed = {
+    "padding_free": (False, "SIS needs rows of responses"),
+    "sequence_parallel_size": (1, "SIS needs whole sequences"),
+}
 
 # GRPOTrainer, to type checkers.
 _Trainer: Any = object
@@ -45,27 +57,14 @@ def use(**settings: Any) -> None:
 
 def _check_arguments(arguments: Any, template: Any, config: SisConfig) -> None:
     """Raises ValueError if SIS does not support these arguments."""
-    if config.rule is not None and arguments.importance_sampling_level == "sequence":
-        raise ValueError(
-            f"importance_sampling_level is 'sequence', but {config.rule} gives each token a weight: set it to 'token'"
-        )
+    check(arguments, {**_NEEDED, **({} if config.observe else _CORRECTIONS)})
+    if config.rule is not None:
+        check(arguments, {"importance_sampling_level": ("token", f"{config.rule} gives each token a weight")})
+    check(template, _OF_TEMPLATE)
     if arguments.loss_type not in _LOSSES and not config.observe:
         raise ValueError(f"loss_type is {arguments.loss_type!r}, must be one of {', '.join(_LOSSES)}")
     if not config.observe:
         check_cispo(arguments)
-    for name, off in (
-        ("rollout_importance_sampling_mode", None), ("off_policy_sequence_mask_delta", None),
-        ("log_rollout_offpolicy_metrics", False), ("use_liger_kernel", False),
-    ):  # fmt: skip
-        value = getattr(arguments, name)
-        if value not in (None, False) and (name == "use_liger_kernel" or not config.observe):
-            raise ValueError(f"{name} is {value!r}: it reads other old log-probs, or makes no logits. Set it to {off}")
-    if template.padding_free:
-        raise ValueError("padding_free is on: SIS needs rows of responses. Set it to False")
-    if template.sequence_parallel_size > 1:
-        raise ValueError(
-            f"sequence_parallel_size is {template.sequence_parallel_size}: SIS needs whole sequences. Set it to 1"
-        )
 
 
 class SisTrainerMixin(_Trainer):

@@ -15,7 +15,7 @@ from slime.rollout import sglang_rollout
 
 from sis.integrations._slime_family import Framework, OneTurn, Process, packed_loss
 
-_process = Process(Framework("slime", "slime", {}, policy_loss_function))
+_process = Process(Framework("slime", "slime", policy_loss_function))
 before_train_step = _process.before_train_step
 generate = OneTurn(_process, sglang_rollout).generate
 loss = packed_loss(_process, get_log_probs_and_entropy)

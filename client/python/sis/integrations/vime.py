@@ -17,54 +17,44 @@ from vime.backends.megatron_utils.loss import get_log_probs_and_entropy, policy_
 from vime.rollout import vllm_rollout
 from vime.utils.ppo_utils import get_pg_loss_type
 
+from sis.engines._adapter import Adapter
 from sis.engines.vllm import GenerateAdapter
 from sis.integrations._recorded_answers import vllm_answer
+from sis.integrations._refusals import Needed
 from sis.integrations._slime_family import Engine, Framework, OneTurn, Process, packed_loss
 
 # vLLM counts the sampled token among the listed ones: see sis.engines.vllm.GenerateAdapter.
 _BESIDE_TOP_K = 2
 
 
-def _asked(payload: Dict[str, Any], top_k: int) -> Dict[str, Any]:
-    return {**payload, "sampling_params": {**payload["sampling_params"], "logprobs": top_k + _BESIDE_TOP_K}}
+class _Vllm(Engine):
+    def check(self, args: Any, top_k: int) -> None:
+        if get_pg_loss_type(args) == "reinforce":
+            raise ValueError("pg_loss_type is 'reinforce': it has no ratio. Set it to 'ppo'")
+        # vLLM's arguments are absent where only training is debugged.
+        most = getattr(args, "vllm_max_logprobs", -1)
+        if 0 <= most < top_k + _BESIDE_TOP_K:
+            raise ValueError(
+                f"vllm_max_logprobs is {most}, too few for top_k {top_k}: set it to {top_k + _BESIDE_TOP_K}"
+            )
+        self.adapter(args, {"temperature": args.rollout_temperature, "logprobs": top_k + _BESIDE_TOP_K})
+
+    def asked(self, payload: Dict[str, Any], top_k: int) -> Dict[str, Any]:
+        return {**payload, "sampling_params": {**payload["sampling_params"], "logprobs": top_k + _BESIDE_TOP_K}}
+
+    def adapter(self, args: Any, sampling_params: Dict[str, Any]) -> Adapter:
+        return GenerateAdapter(sampling_params, "processed_logprobs")
+
+    def output_of(self, answer: Any) -> Any:
+        return vllm_answer(answer)
 
 
-def _adapter(_args: Any, sampling_params: Dict[str, Any]) -> GenerateAdapter:
-    return GenerateAdapter(sampling_params, "processed_logprobs")
-
-
-def _check_arguments(args: Any, top_k: int) -> None:
-    if get_pg_loss_type(args) == "reinforce":
-        raise ValueError("pg_loss_type is 'reinforce': it has no ratio. Set it to 'ppo'")
-    # vLLM's arguments are absent where only training is debugged.
-    if getattr(args, "vllm_speculative_config", None) is not None:
-        raise ValueError(
-            f"vllm_speculative_config is {args.vllm_speculative_config!r}: vLLM's log-probs of some tokens are then "
-            "wrong by several nats. Leave it out"
-        )
-    most = getattr(args, "vllm_max_logprobs", -1)
-    if 0 <= most < top_k + _BESIDE_TOP_K:
-        raise ValueError(f"vllm_max_logprobs is {most}, too few for top_k {top_k}: set it to {top_k + _BESIDE_TOP_K}")
-    _adapter(args, {"temperature": args.rollout_temperature, "logprobs": top_k + _BESIDE_TOP_K})
-
-
-_process = Process(
-    Framework(
-        "vime",
-        "vime",
-        {
-            "rollout_top_p": (1.0, "the loss is of whole distributions"),
-            "rollout_top_k": (-1, "the loss is of whole distributions"),
-        },
-        policy_loss_function,
-        Engine(
-            asked=_asked,
-            output_of=vllm_answer,
-            adapter=_adapter,
-            check_arguments=_check_arguments,
-        ),
-    )
-)
+_NEEDED: Needed = {
+    "rollout_top_p": (1.0, "the loss is of whole distributions"),
+    "rollout_top_k": (-1, "the loss is of whole distributions"),
+    "vllm_speculative_config": (None, "vLLM's log-probs of some tokens are then wrong by several nats"),
+}
+_process = Process(Framework("vime", "vime", policy_loss_function, _NEEDED, _Vllm()))
 before_train_step = _process.before_train_step
 generate = OneTurn(_process, vllm_rollout).generate
 loss = packed_loss(_process, get_log_probs_and_entropy)

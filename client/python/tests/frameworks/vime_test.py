@@ -11,6 +11,7 @@ from slime_family_case import K, SlimeCase
 from vime.utils.data import process_rollout_data
 
 import sis.integrations.vime
+from sis.integrations import SisConfig
 
 
 class VimeTest(SlimeCase, unittest.TestCase):
@@ -23,7 +24,7 @@ class VimeTest(SlimeCase, unittest.TestCase):
     }  # fmt: skip
     METRICS = "observability.train_metric_utils"
     REFUSED_OF_ENGINE = (
-        ({"vllm_speculative_config": {"method": "ngram"}}, "vllm_speculative_config is .*ngram.*Leave it out"),
+        ({"vllm_speculative_config": {"method": "ngram"}}, "vllm_speculative_config is .*ngram.*Set it to None"),
         ({"vllm_max_logprobs": 20}, "vllm_max_logprobs is 20.*set it to 22"),
     )
     REFUSED = (({"pg_loss_type": "reinforce"}, "no ratio. Set it to 'ppo'"),)
@@ -52,23 +53,22 @@ class VimeTest(SlimeCase, unittest.TestCase):
         args = self.args(vllm_router_port=port)
         samples = self.generated(args)
         self.assertEqual(self.engine.requests, [])
-        rollout = self.trained_on(args, samples)
-        self.updated(args, rollout, self.behaviour, 0)
-        totals = self.totals(0)
+        self.update(args, samples, self.behaviour, 0, "packed")
+        totals = self.totals(args.sis["run"], 0)
         self.assertEqual((totals.rejected, totals.missing), (0, 0))
         self.assertLess(totals.d / totals.scored, 1e-5)
-        *found, _ = self.updated(args, rollout, self.current, 1)
-        *wanted, share = self.in_float64(samples, 1)
-        self.assert_same(found, wanted)
-        self.assertAlmostEqual(self.totals(1).accept_rate, share, places=9)
+        self.check_as_float64(args, args.sis["run"], samples, 1, "packed")
 
     def test_arguments_that_are_not_there(self):
         """vime ignores vLLM's arguments when it only debugs training; a limit of -1 means no limit."""
         args = self.args()
         for changed in ({"vllm_max_logprobs": -1}, {"pg_loss_type": "ppo"}):
-            self.module._check_arguments(types.SimpleNamespace(**{**vars(args), **changed}), K)
+            self.check(types.SimpleNamespace(**{**vars(args), **changed}))
         del args.vllm_max_logprobs, args.vllm_speculative_config
-        self.module._check_arguments(args, K)
+        self.check(args)
+
+    def check(self, args):
+        self.module._process.framework.check_arguments(args, SisConfig(top_k=K))
 
     def check_arguments(self, text):
         super().check_arguments(text, "pg_loss_type")

@@ -100,14 +100,12 @@ class InFloat64(SisAsyncGRPOTrainer):
     def _sis_run_settings(self):
         return {**super()._sis_run_settings(), "log_prob_encoding": "float32"}
 
-    def _sis_log_ratios(self, terms, *arguments):
+    def _sis_decided(self, terms, *given):
         self.trained.update(terms.names())
-        return super()._sis_log_ratios(terms, *arguments)
-
-    def _sis_old_log_probs(self, decided):
+        decided = super()._sis_decided(terms, *given)
         ratio = (decided.log_probs.detach() - decided.sampling).exp()
         self.decided = decided.accepted, decided.probabilities, ratio
-        return super()._sis_old_log_probs(decided)
+        return decided
 
     def _sync_weight(self):
         if self._lora_sync:

@@ -1,15 +1,12 @@
 """TRL with DeepSpeed's ZeRO-2 and ZeRO-3, two processes over gloo, beside DDP and float64: run by tools/rl-test."""
 
 import os
-import types
 import unittest
 
 # Without asking what this machine has.
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 from two_processes import OWN_SETS, TwoProcessCase
-
-from sis.integrations.trl import _refusals
 
 
 def zero(stage):
@@ -38,13 +35,6 @@ class DeepspeedTest(TwoProcessCase):
         seen = self.ranks(**ddp, **zero2, **zero3)
         for other in (*zero2, *zero3):
             self.check_as(seen[f"ddp{other[len('zero2'):]}"], seen[other], split=other in zero3)
-
-    def test_refused(self):
-        arguments = types.SimpleNamespace(deepspeed_plugin=object())
-        with self.assertRaisesRegex(ValueError, "DeepSpeed.*use FSDP2"):
-            _refusals.check_deepspeed(arguments)
-        _refusals.check_deepspeed(types.SimpleNamespace(deepspeed_plugin=None))
-
 
 if __name__ == "__main__":
     unittest.main()

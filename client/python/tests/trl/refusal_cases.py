@@ -32,20 +32,17 @@ class TrlRefusalTest(TrainerCase):
         wrong = {
             "generate_batch": {"use_transformers_continuous_batching": True},
             "n is 2": {"generation_kwargs": {"n": 2}},
-            "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},
             "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},
-            "assistant_model": {"generation_kwargs": {"assistant_model": object()}},
-            "assistant_early_exit": {"generation_kwargs": {"assistant_early_exit": 2}},
-            "loss_type is 'vespo'.* soft_acceptance gives each token.*take 'dapo'": {
+            "loss_type is 'vespo'.* soft_acceptance gives each token.*Set it to 'dapo'": {
                 "config": SisConfig(soft_acceptance=True), "loss_type": "vespo",
             },
-            "importance_sampling_level is 'sequence', but damped_truncation.*set it to 'token'": {
+            "importance_sampling_level is 'sequence': damped_truncation .*Set it to 'token'": {
                 "config": SisConfig(damped_truncation=True), "importance_sampling_level": "sequence",
             },
             "gradient_accumulation_steps is 2, so a rollout .* by one update.*Set num_iterations": {
                 "config": SisConfig(sets="trainer"), "num_iterations": 1,
             },
-            "beta is 0.1.*by damped_truncation that is 1. Set use_bias_correction_kl to False": {
+            "use_bias_correction_kl is True.*by damped_truncation that is 1. Set it to False": {
                 "config": SisConfig(damped_truncation=True), "beta": 0.1,
             },
         }  # fmt: skip

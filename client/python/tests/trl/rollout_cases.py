@@ -80,7 +80,7 @@ class TrlRolloutTest(TrainerCase):
         class WithTools(Watched):
             masked = 0
 
-            def watch(self, inputs, log_probs, old):
+            def watch(self, inputs, decided):
                 self.masked += int(((1 - inputs["tool_mask"]) * inputs["completion_mask"]).sum())
 
         with unittest.mock.patch("trl.trainer.grpo_trainer.parse_response", parse):

@@ -35,10 +35,10 @@ class RolloutsTest(TrainerCase):
         class Counting(Watched):
             longer = 0
 
-            def watch(self, inputs, log_probs, old):
+            def watch(self, inputs, decided):
                 mask = inputs["completion_mask"].bool()
                 # With equal policies log-probs are lower without the filter, by the excluded mass.
-                self.longer += int(((log_probs - inputs["sampling_per_token_logps"])[mask] < -1e-5).sum())
+                self.longer += int(((decided.log_probs - decided.sampling)[mask] < -1e-5).sum())
 
         config = SisConfig(self.server.address, top_k=20)
         trainer = self.trainer(

@@ -81,12 +81,12 @@ class Watched(SisTrainerMixin, GRPOTrainer):
     def _sis_run_settings(self):
         return {**super()._sis_run_settings(), "log_prob_encoding": "float32", **self.settings_of_run}
 
-    def _sis_old_log_probs(self, inputs, decided):
-        old = super()._sis_old_log_probs(inputs, decided)
-        self.watch(inputs, decided.log_probs, old)
-        return old
+    def _sis_decided(self, inputs, *given):
+        decided = super()._sis_decided(inputs, *given)
+        self.watch(inputs, decided)
+        return decided
 
-    def watch(self, inputs, log_probs, old):
+    def watch(self, inputs, decided):
         pass
 
     def _compute_loss(self, model, inputs):
@@ -152,13 +152,15 @@ class InFloat64(Watched):
 
     limit = 1.5
     top_p = 1.0
+    # Whether gradients are compared too: parameters that are split have parts of them.
+    gradients = True
     # The numbers of the rollouts of each generation whose records are lost.
     lost = ()
     compared, most, most_acceptance, most_loss, mean_ratios = 0, 0.0, 0.0, 0.0, ()
 
     def _generate(self, prompts):
         if self.model.training:
-            self.generating = in_float64(self.model)
+            self.generating = in_float64(self.accelerator.unwrap_model(self.model))
         return super()._generate(prompts)
 
     def logits(self, model, inputs):
@@ -167,9 +169,8 @@ class InFloat64(Watched):
         length = inputs["completion_ids"].shape[1]
         return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
 
-    def _sis_old_log_probs(self, inputs, decided):
+    def watch(self, inputs, decided):
         self.accepted, self.probabilities = decided.accepted, decided.probabilities
-        return super()._sis_old_log_probs(inputs, decided)
 
     def weights(self, ratio, a, advantages):
         """Returns the weights of tokens, [B, T]. a: their acceptance probabilities in float64."""
@@ -179,9 +180,7 @@ class InFloat64(Watched):
         advantages = inputs["advantages"]
         inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(advantages), device=advantages.device)}
         loss = super()._compute_loss(model, inputs)
-        parameters = list(model.parameters())
-        ours = torch.autograd.grad(loss, parameters, retain_graph=True)
-        double = in_float64(self.model)
+        double = in_float64(self.accelerator.unwrap_model(self.model))
         with torch.no_grad():
             q = self.logits(self.generating, inputs).softmax(-1)
             ordered = q.sort(dim=-1, descending=True)
@@ -207,14 +206,17 @@ class InFloat64(Watched):
         objective = weight * log_p.gather(-1, tokens)[..., 0]
         mask = inputs["completion_mask"]
         # Two micro-batches make a generation, and a step.
-        total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        count = inputs["num_items_in_batch"] / self.accelerator.num_processes
+        total = -(objective * inputs["advantages"][:, None] * mask).sum() / count
         # TRL's other losses have the value of the weights alone.
-        surrogate = -(weight * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        surrogate = -(weight * inputs["advantages"][:, None] * mask).sum() / count
         value = (total if self.loss_type == "cispo" else surrogate).item()
         self.most_loss = largest(self.most_loss, loss.detach() - value)
-        theirs = torch.autograd.grad(total, list(double.parameters()))
-        scale = largest(0.0, *theirs)
-        self.most = largest(self.most, *((a - b) / scale for a, b in zip(ours, theirs)))
+        if self.gradients:
+            ours = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            theirs = torch.autograd.grad(total, list(double.parameters()))
+            scale = largest(0.0, *theirs)
+            self.most = largest(self.most, *((a - b) / scale for a, b in zip(ours, theirs)))
         self.compared += int(mask.sum())
         self.mean_ratios = (*self.mean_ratios, ((own * mask).sum() / mask.sum()).item())
         return loss

@@ -8,58 +8,17 @@ import torch
 from accelerate.utils import DistributedType
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from trainer_case import DATASET, TrainerCase, Watched, in_float64, largest, reward, settings, whole
+from trainer_case import DATASET, InFloat64, TrainerCase, reward, settings, whole
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sis.integrations.trl import SisConfig
 
-LIMIT = 1.5
 # Settings of a training with filtered rollouts and records of the whole policy.
 OWN_SETS = {"config": {"sets": "trainer"}, "top_k": 5}
 
 
-class Compared(Watched):
-    """Compares the loss of every micro-batch with that of "cispo" in float64, of the gathered parameters. With sets of
-    the trainer old log-probs and acceptance probabilities too, with those of the parameters that generated."""
-
-    most, micro_batches = 0.0, 0
-
-    def _generate(self, prompts):
-        self.generating = in_float64(self.accelerator.unwrap_model(self.model))
-        return super()._generate(prompts)
-
-    def _sis_old_log_probs(self, inputs, decided):
-        self.accepted, self.probabilities = decided.accepted, decided.probabilities
-        return super()._sis_old_log_probs(inputs, decided)
-
-    def log_probs(self, model, inputs):
-        """[B, T, V]."""
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        length = inputs["completion_ids"].shape[1]
-        return (model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature).log_softmax(-1)
-
-    @torch.no_grad()
-    def _compute_loss(self, model, inputs):
-        double = in_float64(self.accelerator.unwrap_model(self.model))
-        with torch.enable_grad():
-            loss = super()._compute_loss(model, inputs)
-        mask, tokens = inputs["completion_mask"], inputs["completion_ids"][..., None]
-        every = self.log_probs(double, inputs)
-        log_p, old = every.gather(-1, tokens)[..., 0], inputs["sampling_per_token_logps"].double()
-        if self._sis_config.sets == "trainer":
-            q = self.log_probs(self.generating, inputs)
-            old, recorded = q.gather(-1, tokens)[..., 0], q.topk(self.sis_run.config.top_k)
-            ratios = every.gather(-1, recorded.indices) - recorded.values
-            a = (ratios - ratios.amax(-1, keepdim=True)).exp() * (recorded.indices == tokens)
-            assert largest(0.0, ((a.sum(-1) - self.probabilities) * mask)) < 1e-3
-        weight = torch.where(self.accepted, 1.0, (log_p - old).exp()).clamp(max=LIMIT)
-        terms = weight * log_p * inputs["advantages"][:, None] * mask
-        count = inputs["num_items_in_batch"] / self.accelerator.num_processes
-        theirs = -(terms.sum() / count).item()
-        self.most = largest(self.most, (loss - theirs) / (terms.abs().sum() / count))
-        self.micro_batches += 1
-        return loss
+class Compared(InFloat64):
+    gradients = False
 
 
 def meet(rank, folder, name):
@@ -81,7 +40,7 @@ def _rank(rank, trainings, path, address, folder):
 def _trained(name, path, address, folder, adapters=False, config=None, **changed):
     """Trains. Returns the logged steps, the parameters, the number of split ones, and the results of Compared."""
     args = settings(
-        folder / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=LIMIT,
+        folder / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=Compared.limit,
         max_grad_norm=0.0, **changed,
     )  # fmt: skip
     if "fsdp" in changed:
@@ -107,7 +66,9 @@ def _trained(name, path, address, folder, adapters=False, config=None, **changed
     model = trainer.accelerator.unwrap_model(trainer.model)
     split = sum(isinstance(value, DTensor) or not value.numel() for value in model.parameters())
     rows = [row for row in trainer.state.log_history if "sis/d" in row]
-    return rows, whole(model), split, trainer.most, trainer.micro_batches
+    assert trainer.compared > 100
+    assert trainer.most_acceptance < 1e-3
+    return rows, whole(model), split, trainer.most_loss
 
 
 class TwoProcessCase(TrainerCase):
@@ -121,9 +82,8 @@ class TwoProcessCase(TrainerCase):
 
     def check_as(self, ddp, other, split):
         """Every loss is that of float64, and the training the same as DDP's. split: whether parameters are."""
-        for rows, weights, parts, most, micro_batches in other:
+        for rows, weights, parts, most in other:
             self.assertEqual(parts, len(weights) if split else 0)
-            self.assertEqual(micro_batches, 8)
             self.assertLess(most, 1e-5)
         for one, row in zip(ddp[0][0], other[0][0], strict=True):
             self.assertEqual((row["sis/missing"], row["sis/envelope_violations"]), (0, 0))

@@ -47,7 +47,7 @@ class VerlFilterTest(VerlCase):
         ):
             self.assertEqual(truncates({"use_kl_loss": False}, rollouts), truncated)
         truncates({"use_kl_loss": True}, {"top_p": 1.0, "logprobs_mode": "raw_logprobs"})
-        with self.assertRaisesRegex(ValueError, "Set use_kl_loss to false"):
+        with self.assertRaisesRegex(ValueError, "use_kl_loss is True.* Set it to False"):
             truncates({"use_kl_loss": True}, {"top_p": 0.9})
         with self.assertRaisesRegex(ValueError, "Set it to 'processed_logprobs'"):
             truncates({}, {"top_p": 0.9, "logprobs_mode": "raw_logprobs"})

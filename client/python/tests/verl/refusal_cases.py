@@ -56,27 +56,21 @@ class VerlRefusalTest(VerlCase):
             check_training(compose("ppo_trainer", overrides=[*own, f"{actor_rollout}.rollout.top_p=0.9"]))
             for config, override, message in (
                 ("ppo_trainer", f"{actor_rollout}.rollout.name=sglang", "Set it to 'vllm'"),
-                ("ppo_trainer", f"{actor_rollout}.rollout.calculate_log_probs=false", "Set it to true"),
-                ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to false"),
-                ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
-                ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
-                ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is true.*Set bypass_mode to false"),
+                ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to False"),
+                ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to False"),
+                ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to None"),
+                ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is True.*'trainer'.*Set it to False"),
                 ("ppo_trainer", f"{actor_rollout}.actor.fsdp_config.ulysses_sequence_parallel_size=2", "'trainer'.*Set it to 1"),
-                ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to null"),
-                ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "as a whole. Set it to null"),
+                ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to None"),
+                ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "as a whole. Set it to None"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
-                ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
-                ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.context_parallel_size=2", "Set it to 1"),
-                (
-                    "ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.dynamic_context_parallel=true",
-                    "dynamic_context_parallel .*Set it to false",
-                ),
+                ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean': damped.*'vanilla'"),
+                ("ppo_megatron_trainer", f"{actor_rollout}.rollout.top_p=0.9", "needs whole vocabularies"),
+                ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.use_remove_padding=false", "Set it to True"),
                 (
                     "ppo_megatron_trainer", f"+{actor_rollout}.actor.megatron.override_transformer_config.fp8=e4m3",
-                    "fp8 is set.* Leave it out",
+                    "fp8 is 'e4m3'.* Set it to None",
                 ),
-                ("ppo_megatron_trainer", f"{actor_rollout}.rollout.top_p=0.9", "needs whole vocabularies"),
-                ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.use_remove_padding=false", "Set it to true"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
                 if "'trainer'" in message or "as a whole" in message:

@@ -46,7 +46,7 @@ class VerlTrainerTest(VerlCase):
             )  # fmt: skip
             answer = torch.load(file, weights_only=False)
         self.assertEqual(answer["replica"], "sis.integrations.verl._plugin")
-        self.assertRegex(answer["refused"], "rollout_is .* Set it to null")
+        self.assertRegex(answer["refused"], "rollout_is .* Set it to None")
         self.assertEqual(answer["metrics"]["sis/missing"], [0.0, 0.0])
         self.assertGreater(min(answer["metrics"]["sis/accept_rate"]), 0.3)
 

@@ -13,9 +13,9 @@ from trl.trainer.utils import pad
 
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
-from sis.integrations.trl import _refusals
+from sis.integrations._refusals import Needed, check
+from sis.integrations._service import of_the_first
 from sis.integrations.trl._async_rollouts import SEQUENCE, Recording, SisRolloutLoop, SisRolloutLoopMixin
-from sis.integrations.trl._connection import of_the_main_process
 from sis.integrations.trl._decisions import DecidingMixin
 from sis._records import Slice
 from sis._run import Sampling
@@ -23,10 +23,13 @@ from sis._run import Sampling
 # Updates between the time that TRL takes a sample from its queue, where it drops stale ones, and the update on it: one
 # sample is loaded ahead, and one did not fit into the batch before.
 _LOADED_AHEAD = 2
+_NEEDED: Needed = {
+    "deepspeed_plugin": (None, "nobody has compared this trainer's loss under DeepSpeed, but under FSDP2 and DDP"),
+}
 
 
 class _Terms(NamedTuple):
-    """The M tokens of a micro-batch that the loss is a sum over.
+    """The M tokens of a micro-batch that the loss is a sum over, instead of a sis.torch.PaddedBatch.
 
     Attributes:
         sequences: int64 [M], values of SEQUENCE.
@@ -41,14 +44,26 @@ class _Terms(NamedTuple):
     def names(self) -> List[str]:
         return [str(number) for number in np.unique(self.sequences)]
 
+    @property
     def slices(self) -> List[Slice]:
-        """Returns slices that contain all terms in their order."""
+        """Slices that contain all terms in their order."""
         goes_on = (np.diff(self.sequences) == 0) & (np.diff(self.positions) == 1)
         edges = [0, *(np.flatnonzero(~goes_on) + 1).tolist(), len(self.positions)]
         return [
             Slice(str(self.sequences[first]), int(self.positions[first]), last - first)
             for first, last in itertools.pairwise(edges)
         ]
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """bool [M]."""
+        return torch.ones(len(self.tokens), dtype=torch.bool)
+
+    def flat(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    def padded(self, values: torch.Tensor, fill: Any) -> torch.Tensor:
+        return values
 
 
 class _Collator:
@@ -117,7 +132,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
 
     def _sis_check_arguments(self, arguments: Any) -> None:
         super()._sis_check_arguments(arguments)
-        _refusals.check_deepspeed(arguments)
+        check(arguments, _NEEDED)
         _check_arguments(arguments, self._sis_config)
 
     def _sis_filters(self) -> Sampling:
@@ -125,7 +140,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
 
     def _sis_check_trainer(self) -> None:
         super()._sis_check_trainer()
-        of_the_main_process(self.accelerator, lambda: _check_worker(self.rollout_worker))
+        of_the_first(lambda: _check_worker(self.rollout_worker))
 
     def get_train_dataloader(self) -> Any:
         """Makes TRL's loader.
@@ -133,7 +148,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
         Returns:
             The loader, whose batches also have the sequence and position of each term of the loss.
         """
-        of_the_main_process(self.accelerator, lambda: self.vllm_client.wait_for_server_ready())
+        of_the_first(lambda: self.vllm_client.wait_for_server_ready())
         self._sis_check_server(lambda: self.vllm_client)
         loader = super().get_train_dataloader()
         # Accelerate's loader around one of PyTorch, or PyTorch's itself.
@@ -177,55 +192,31 @@ class SisAsyncTrainerMixin(DecidingMixin):
         terms = _Terms(
             inputs["sis_sequences"][selected].cpu().numpy(), inputs["sis_positions"][selected].cpu().numpy(), tokens
         )
-        sampling = inputs["old_log_probs"][selected]
-        if self._sis_config.observe:
-
-            def observed(**arguments: Any) -> Any:
-                outputs = model(**arguments)
-                self._sis_decided(
-                    terms, self._sis_hidden[0][0][places], outputs.log_probs.flatten()[places], sampling,
-                    inputs["advantages"][selected],
-                )  # fmt: skip
-                return outputs
-
-            with self._sis_seen():
-                loss = super().compute_loss(observed, inputs, *args, **kwargs)
-            self._sis_log()
-            return loss
+        sampling, observe = inputs["old_log_probs"][selected], self._sis_config.observe
         advantages = _Taken(inputs["advantages"])
 
-        def with_old_log_probs(**arguments: Any) -> Any:
+        def decided(**arguments: Any) -> Any:
             """Returns the model's outputs, term by term, with log-ratios instead of log-probs: the loss has already
             taken its own old log-probs, and these are known only now."""
             outputs = model(**arguments)
             (hidden,) = self._sis_hidden
-            log_probs = outputs.log_probs.flatten()[places]
-            outputs.log_probs = self._sis_log_ratios(terms, hidden[0][places], log_probs, sampling, advantages.values)
-            outputs.entropy = outputs.entropy.flatten()[places]
+            log_probs, weighed = outputs.log_probs.flatten()[places], inputs["advantages"][selected]
+            decided = self._sis_decided(terms, hidden[0][places], log_probs, sampling, weighed)
+            if not observe:
+                advantages.values.copy_(decided.advantages(self._sis_config, weighed))
+                outputs.log_probs = decided.log_probs - decided.old_log_probs(self._sis_config)
+                outputs.entropy = outputs.entropy.flatten()[places]
             return outputs
 
-        every = torch.full_like(inputs["token_index"], -1)
-        every[selected] = torch.arange(len(places), device=every.device)
-        zeros = torch.zeros_like(inputs["old_log_probs"])
-        changed = {**inputs, "token_index": every, "old_log_probs": zeros, "advantages": advantages}
+        if not observe:
+            every = torch.full_like(inputs["token_index"], -1)
+            every[selected] = torch.arange(len(places), device=every.device)
+            zeros = torch.zeros_like(inputs["old_log_probs"])
+            inputs = {**inputs, "token_index": every, "old_log_probs": zeros, "advantages": advantages}
         with self._sis_seen():
-            loss = super().compute_loss(with_old_log_probs, changed, *args, **kwargs)
+            loss = super().compute_loss(decided, inputs, *args, **kwargs)
         self._sis_log()
         return loss
-
-    def _sis_log_ratios(
-        self,
-        terms: _Terms,
-        hidden: torch.Tensor,
-        log_probs: torch.Tensor,
-        sampling: torch.Tensor,
-        advantages: torch.Tensor,
-    ) -> torch.Tensor:
-        """Returns the log-ratios [M] of the current policy to the log-probs that tokens count as sampled with, with
-        gradients. hidden: [M, H], before the head. advantages: [M], changed in place by a rule."""
-        decided = self._sis_decided(terms, hidden, log_probs, sampling, advantages)
-        advantages.copy_(decided.advantages(self._sis_config, advantages))
-        return decided.log_probs - self._sis_old_log_probs(decided)
 
     def _sis_decided(
         self,
@@ -235,23 +226,17 @@ class SisAsyncTrainerMixin(DecidingMixin):
         sampling: torch.Tensor,
         advantages: torch.Tensor,
     ) -> Decided:
-        """Returns the decisions [M]; the current log-probs have gradients."""
-        service = self._sis_service
-        records = service.fetch(terms.slices())
-        evaluation = None
+        """Returns the decisions [M]; the current log-probs have gradients. hidden: [M, H], before the head."""
+        service, truncated = self._sis_service, self._sis_filters().truncates
+        records = service.fetch(terms.slices, log_probs=truncated)
+        gather = lambda records: self._sis_gathered(records, hidden, terms.tokens, log_probs)
+        decided = service.decided_by(
+            terms, records, gather, self._sis_step(), terms.tokens, log_probs, sampling, advantages, truncated
+        )
         if records is not None:
-            gathered = self._sis_gathered(records, hidden, terms.tokens, log_probs)
-            if self._sis_filters().truncates:
-                log_probs = gathered.sampled_log_probs
-            evaluation = service.evaluate(records, gathered, self._sis_step(), advantages, sampled_ids=terms.tokens)
             # TRL trains on each sample once.
             service.release(terms.names())
-        service.counts.add(evaluation, len(terms.tokens))
-        return Decided.nothing(log_probs, sampling).by(evaluation)
-
-    def _sis_old_log_probs(self, decided: Decided) -> torch.Tensor:
-        """Returns the old log-probs [M] for which exp(log_probs - old) is the weight of every token."""
-        return decided.old_log_probs(self._sis_config)
+        return decided
 
 
 def _filters(arguments: Any) -> Sampling:

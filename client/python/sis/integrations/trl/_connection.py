@@ -7,9 +7,7 @@ import os
 import re
 import time
 from dataclasses import replace
-from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
-
-from accelerate.utils import broadcast_object_list
+from typing import Any, NamedTuple, Optional, Tuple
 
 from sis import _errors
 from sis._client import Client
@@ -19,8 +17,6 @@ from sis._server_process import LocalServer, local_server
 
 # Characters of a run's name that say which training it is; the server takes 256 in all.
 _LONGEST_NAME = 200
-
-_Made = TypeVar("_Made")
 
 
 class Connection(NamedTuple):
@@ -37,22 +33,15 @@ class Connection(NamedTuple):
     server: Optional[LocalServer]
 
 
-def of_the_main_process(accelerator: Any, make: Callable[[], _Made]) -> _Made:
-    """As of_the_first, of the processes of Accelerate."""
-    return of_the_first(
-        make, accelerator.is_main_process, broadcast_object_list if accelerator.num_processes > 1 else None
-    )
-
-
-def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
-    """Returns what the main process chooses for all. `arguments`: TrainingArguments."""
+def agreed(processes: int, arguments: Any, config: SisConfig) -> Connection:
+    """Returns what the main one of `processes` chooses for all. `arguments`: TrainingArguments."""
     server = None
 
     def chosen() -> Tuple[SisConfig, int]:
         nonlocal server
         address = config.address
         if address is None:
-            if int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)) < accelerator.num_processes:
+            if int(os.environ.get("LOCAL_WORLD_SIZE", processes)) < processes:
                 raise ValueError("SisConfig.address is None, but there are several machines: start a server for all")
             server = local_server()
             address = server.address
@@ -64,5 +53,5 @@ def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
             incarnation = client.get_run(run_id).run.incarnation + 1
         return replace(config, address=address, run=run_id), incarnation
 
-    agreed_config, incarnation = of_the_main_process(accelerator, chosen)
+    agreed_config, incarnation = of_the_first(chosen)
     return Connection(agreed_config, incarnation, server)

@@ -12,10 +12,10 @@ from transformers import TrainingArguments
 import sis.torch
 from sis._client import Client
 from sis.integrations._config import SisConfig
-from sis.integrations._service import Service
+from sis.integrations._service import Service, of_the_first
 from sis.integrations._token_tables import check_trackers
 from sis.integrations.trl import _refusals
-from sis.integrations.trl._connection import agreed, of_the_main_process
+from sis.integrations.trl._connection import agreed
 from sis.integrations.trl._token_tables import TokenTablesCallback
 from sis._logit_transform import LogitTransform
 from sis._records import TopKRecords
@@ -101,7 +101,7 @@ class DecidingMixin(_Trainer):
         self._sis_check_arguments(self.args)
         self._sis_check_trainer()
         # A server that it started ends with it.
-        self._sis_connection = connection = agreed(self.accelerator, self.args, self._sis_config)
+        self._sis_connection = connection = agreed(self.accelerator.num_processes, self.args, self._sis_config)
         self._sis_config = config = connection.config
         self.sis_client = config.client()
         self.sis_run = config.create_run(
@@ -159,7 +159,7 @@ class DecidingMixin(_Trainer):
 
     def _sis_check_server(self, client: Callable[[], Any]) -> None:
         """Checks on all ranks what the server reports to the main one. `client`: TRL's, on the main rank."""
-        told = of_the_main_process(self.accelerator, lambda: client().get_server_info())
+        told = of_the_first(lambda: client().get_server_info())
         _refusals.check_vllm_server(told, self._sis_config.top_k)
 
     @contextlib.contextmanager
@@ -235,11 +235,7 @@ class DecidingMixin(_Trainer):
         """Adds the metrics of all ranks to the trainer's own, once per optimiser step."""
         if not self.accelerator.sync_gradients:
             return
-
-        def summed(numbers: List[float]) -> List[float]:
-            everywhere = torch.tensor(numbers, dtype=torch.float64, device=self.accelerator.device)
-            return self.accelerator.reduce(everywhere, reduction="sum").tolist()
-
+        device = self.accelerator.device if self.accelerator.num_processes > 1 else None
         # TRL does not log NaN.
-        for name, value in self._sis_service.counts.metrics(summed, self._sis_filters().truncates).items():
+        for name, value in self._sis_service.counts.metrics(device, self._sis_filters().truncates).items():
             self._metrics["train"][f"sis/{name}"].append(value)

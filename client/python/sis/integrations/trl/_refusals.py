@@ -8,7 +8,8 @@ from typing import Any, Mapping
 
 import torch
 
-from sis.integrations._config import SisConfig, check_cispo
+from sis.integrations._config import SisConfig
+from sis.integrations._refusals import Needed, check, check_cispo
 from sis._logit_transform import LogitTransform
 from sis._run import Sampling
 
@@ -16,6 +17,11 @@ from sis._run import Sampling
 _OTHER_ORDER = 2.0**-18
 # Fields of transformers' generation_config.
 _SPECULATIVE = ("prompt_lookup_num_tokens", "assistant_model", "assistant_early_exit", "use_mtp")
+# Of a server's /server_info.
+_OF_VLLM_SERVER: Needed = {
+    "model_config.logprobs_mode": ("processed_logprobs", "tokens are drawn from other distributions"),
+    "speculative_config": (None, "its log-probs of some tokens are then wrong by several nats"),
+}
 # Values of Sampling that change nothing.
 _NEUTRAL = {
     "temperature": (1.0,), "top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0),
@@ -25,34 +31,30 @@ _NEUTRAL = {
 
 def check_arguments(arguments: Any, config: SisConfig) -> None:
     """Raises ValueError if SIS does not support this GRPOConfig."""
+    needed: Needed = {
+        f"generation_kwargs.{name}": (1, "TRL itself repeats each prompt num_generations times")
+        for name in ("n", "num_return_sequences")
+    }
     if config.sets == "trainer":
         _check_own_sets(arguments)
     else:
-        _check_recording(arguments, config.observe)
-    for name in ("n", "num_return_sequences"):
-        count = (arguments.generation_kwargs or {}).get(name, 1)
-        if count != 1:
-            raise ValueError(
-                f"generation_kwargs: {name} is {count}: TRL itself repeats each prompt num_generations times. Leave it out"
-            )
-    if config.observe:
-        return
-    level, rule = arguments.importance_sampling_level, config.rule
-    if rule is not None and arguments.loss_type == "vespo":
-        raise ValueError(
-            f"loss_type is 'vespo', which weighs sequences, but {rule} gives each token a weight: take 'dapo', or another"
-        )
-    if rule is not None and level != "token":
-        raise ValueError(
-            f"importance_sampling_level is {level!r}, but {rule} gives each token a weight. Leave it out, or set it to "
-            "'token'"
-        )
-    if rule is not None and arguments.beta != 0 and getattr(arguments, "use_bias_correction_kl", False):
-        raise ValueError(
-            f"beta is {arguments.beta}, and use_bias_correction_kl weighs the KL term by the loss's ratio, but by {rule} "
-            "that is 1. Set use_bias_correction_kl to False, or beta to 0"
-        )
-    check_cispo(arguments)
+        needed["use_transformers_continuous_batching"] = (False, "generate_batch does not tell the top-K log-probs")
+        if not arguments.use_vllm:
+            at_a_time = "transformers then draw several tokens at a time, whose top-K log-probs are not recorded"
+            needed.update({f"generation_kwargs.{name}": (None, at_a_time) for name in _SPECULATIVE})
+        if not config.observe:
+            check_truncation(asked_for(arguments), arguments.beta)
+    rule = config.rule
+    if rule is not None:
+        needed["importance_sampling_level"] = ("token", f"{rule} gives each token a weight")
+        if arguments.loss_type == "vespo":
+            needed["loss_type"] = ("dapo", f"vespo weighs sequences, but {rule} gives each token a weight")
+        if arguments.beta != 0:
+            of_kl = f"it weighs the KL term by the loss's ratio, but by {rule} that is 1"
+            needed["use_bias_correction_kl"] = (False, of_kl)
+    check(arguments, needed)
+    if not config.observe:
+        check_cispo(arguments)
 
 
 def _check_own_sets(arguments: Any) -> None:
@@ -63,20 +65,6 @@ def _check_own_sets(arguments: Any) -> None:
             "one update, with the weights that SisConfig.sets='trainer' records: all ratios would be 1. Set "
             "num_iterations to 2, or steps_per_generation above gradient_accumulation_steps, or sets to 'engine'"
         )
-
-
-def _check_recording(arguments: Any, observe: bool) -> None:
-    if arguments.use_transformers_continuous_batching:
-        raise ValueError("use_transformers_continuous_batching is on: generate_batch does not tell the top-K log-probs")
-    if not arguments.use_vllm:
-        for name in _SPECULATIVE:
-            if (arguments.generation_kwargs or {}).get(name) is not None:
-                raise ValueError(
-                    f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
-                    "time: their top-K log-probs are not recorded. Leave it out"
-                )
-    if not observe:
-        check_truncation(asked_for(arguments), arguments.beta)
 
 
 def switch_off_own_correction(arguments: Any) -> None:
@@ -124,21 +112,11 @@ def check_vllm_server(told: Mapping[str, Any], top_k: int) -> None:
         told: The server's VllmConfig, from its /server_info.
         top_k: K.
     """
-    model = told["model_config"]
-    if model["logprobs_mode"] != "processed_logprobs":
+    check(told, _OF_VLLM_SERVER, "the vLLM server's ")
+    most = told["model_config"]["max_logprobs"]
+    if 0 <= most < top_k:
         raise ValueError(
-            f"the vLLM server's logprobs_mode is {model['logprobs_mode']!r}: start it with --logprobs-mode "
-            "processed_logprobs"
-        )
-    if 0 <= model["max_logprobs"] < top_k:
-        raise ValueError(
-            f"the vLLM server's max_logprobs is {model['max_logprobs']}, SisConfig.top_k {top_k}: start it with "
-            "--max-logprobs -1"
-        )
-    if told.get("speculative_config") is not None:
-        raise ValueError(
-            "the vLLM server's speculative_config is set: its log-probs of some tokens are then wrong by several nats. "
-            "Start it without"
+            f"the vLLM server's max_logprobs is {most}, SisConfig.top_k {top_k}: start it with --max-logprobs -1"
         )
 
 
@@ -153,14 +131,6 @@ def check_sharding(arguments: Any) -> None:
     if version != 2:
         raise ValueError(
             "FSDP1 flattens the head, whose rows are read: set fsdp_version to 2 in fsdp_config, or use DDP"
-        )
-
-
-def check_deepspeed(arguments: Any) -> None:
-    """Raises ValueError if these TrainingArguments have DeepSpeed, for trainers that were not compared under it."""
-    if arguments.deepspeed_plugin is not None:
-        raise ValueError(
-            "nobody has compared this trainer's loss under DeepSpeed: use FSDP2 (fsdp_config: fsdp_version 2), or DDP"
         )
 
 

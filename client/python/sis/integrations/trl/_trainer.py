@@ -243,8 +243,12 @@ class SisTrainerMixin(DecidingMixin):
         decided = self._sis_decided(self._sis_inputs, hidden, result[0])
         if self._sis_config.observe:
             return result
-        self._sis_inputs["old_per_token_logps"] = self._sis_old_log_probs(self._sis_inputs, decided)
-        self._sis_inputs["advantages"] = self._sis_advantages(self._sis_inputs, decided)
+        config, advantages = self._sis_config, self._sis_inputs["advantages"]
+        if config.rule is not None and advantages.dim() == 1:
+            # TRL's loss takes [B, T] too.
+            advantages = advantages[:, None]
+        self._sis_inputs["old_per_token_logps"] = decided.old_log_probs(config)
+        self._sis_inputs["advantages"] = decided.advantages(config, advantages)
         return decided.log_probs, *result[1:]
 
     def _sis_record_own_sets(
@@ -294,17 +298,6 @@ class SisTrainerMixin(DecidingMixin):
         with torch.autocast(hidden.device.type, enabled=False):
             return recomputed.record(hidden, logits, gather, tokens, self.sis_run.config.top_k)
 
-    def _sis_old_log_probs(self, inputs: Dict[str, Any], decided: Decided) -> torch.Tensor:
-        """[B, T]."""
-        return decided.old_log_probs(self._sis_config)
-
-    def _sis_advantages(self, inputs: Dict[str, Any], decided: Decided) -> torch.Tensor:
-        """[B], or with a rule [B, T], which TRL's loss takes too."""
-        advantages = inputs["advantages"]
-        if self._sis_config.rule is not None and advantages.dim() == 1:
-            advantages = advantages[:, None]
-        return decided.advantages(self._sis_config, advantages)
-
     def _sis_decided(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> Decided:
         """Returns the decisions about a micro-batch, [B, T]. Its log-probs have gradients, and are renormalised over
         the tokens that the sampler kept, where the record has all of them. hidden: [B, T, H], before the head."""
@@ -317,26 +310,22 @@ class SisTrainerMixin(DecidingMixin):
         lengths = torch.tensor(rollouts.lengths(indices))
         inside = torch.arange(mask.shape[1]) < lengths[:, None]
         batch = sis.torch.PaddedBatch(rollouts.names(indices), inside)
-        flat_mask = batch.flat(mask).cpu()
-        scored, counts = int(flat_mask.sum()), self._sis_service.counts
-        counts.staleness = (counts.staleness or 0) + scored * (self._sis_step() - rollouts.policy_version)
-        # A training that observes has no such ratios.
-        decided = Decided.nothing(log_probs, inputs.get("sis_sampling", log_probs))
-        truncated = self._sis_filters().truncates
+        # Positions that the loss masks are recorded too.
+        batch.mask = batch.flat(mask).cpu()
+        service, tokens, truncated = self._sis_service, inputs["completion_ids"], self._sis_filters().truncates
+        staleness = self._sis_step() - rollouts.policy_version
+        service.counts.staleness = (service.counts.staleness or 0) + int(batch.mask.sum()) * staleness
         # If all rollouts are truncated, and masked, nothing is recorded.
         records = rollouts.records(indices, log_probs=truncated) if batch.slices else None
-        evaluation = None
-        if records is not None:
-            tokens = batch.flat(inputs["completion_ids"])
-            gathered = self._sis_gathered(records, batch.flat(hidden), tokens, batch.flat(log_probs), flat_mask)
-            if truncated:
-                decided = decided._replace(log_probs=batch.padded(gathered.sampled_log_probs, 0.0))
-            advantages = inputs["advantages"].view(len(mask), -1).expand_as(mask)
-            evaluation = self._sis_service.evaluate(
-                records, gathered, self._sis_step(), batch.flat(advantages), mask=flat_mask, sampled_ids=tokens
-            )
-        counts.add(evaluation, scored)
-        return decided.by(evaluation, lambda values: batch.padded(values, 0))
+        gather = lambda records: self._sis_gathered(
+            records, batch.flat(hidden), batch.flat(tokens), batch.flat(log_probs), batch.mask
+        )
+        # A training that observes has no such ratios.
+        sampling = inputs.get("sis_sampling", log_probs)
+        advantages = inputs["advantages"].view(len(mask), -1).expand_as(mask)
+        return service.decided_by(
+            batch, records, gather, self._sis_step(), tokens, log_probs, sampling, advantages, truncated
+        )
 
 
 class SisGRPOTrainer(SisTrainerMixin, GRPOTrainer):

@@ -124,15 +124,9 @@ class MiniBatch(GeneratedTokens):
 
     def metrics(self) -> Dict[str, float]:
         """Returns the metrics of all ranks, no two of which have the same tokens, without means over no token."""
-
         from verl.utils.device import get_device_id
 
-        def summed(numbers: List[float]) -> List[float]:
-            everywhere = torch.tensor(numbers, dtype=torch.float64, device=get_device_id())
-            torch.distributed.all_reduce(everywhere)
-            return everywhere.tolist()
-
-        metrics = self._training.service.counts.metrics(summed, self._training.truncated)
+        metrics = self._training.service.counts.metrics(get_device_id(), self._training.truncated)
         return {"missing": 0.0, **{name: value for name, value in metrics.items() if not math.isnan(value)}}
 
 

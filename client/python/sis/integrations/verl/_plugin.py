@@ -30,8 +30,7 @@ def _install() -> None:
 
 
 def _check(validate_config: Callable[..., Any], config: Any, *arguments: Any, **named: Any) -> Any:
-    if config_of(config.actor_rollout_ref.rollout.get("custom")) is not None:
-        check_training(config)
+    check_training(config)
     return validate_config(config, *arguments, **named)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import copy
+import functools
 import hashlib
 import time
-from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ _KEPT = 1 << 14
 # Seconds between attempts to open the run, and between sending.
 _RETRY_AFTER = 5.0
 _INTERVAL = 0.1
+
+_Answer = TypeVar("_Answer")
 
 
 class _Part(NamedTuple):
@@ -117,20 +120,12 @@ class RecordingEngine:
             else:
                 yield output
         if last is not None and last.finished and last.outputs:
-            try:
-                await self._ended(changed, last, version)
-            except Exception as error:  # Any: generation goes on.
-                self._lost("record", error)
+            await self._tried("record", self._ended(changed, last, version))
 
     async def flush(self) -> None:
         """Returns when all ended requests are stored or given up."""
         for recorder in list(self._recorders.values()):
-            try:
-                await asyncio.to_thread(recorder.flush)
-            except Exception as error:  # Any: generation goes on.
-                self._lost("flush", error)
-            else:
-                self._outage.succeeded("flush")
+            await self._tried("flush", asyncio.to_thread(recorder.flush))
 
     async def advance_version(self, policy_version: int) -> None:
         """Tells the service that the engine has new weights.
@@ -138,15 +133,7 @@ class RecordingEngine:
         Args:
             policy_version: Version of the weights.
         """
-        try:
-            try:
-                await self._advance_version(policy_version)
-            except _errors.FailedPrecondition:
-                # The training has begun again, with another incarnation of the run.
-                await self._forget_run()
-                await self._advance_version(policy_version)
-        except _errors.Error as error:
-            self._lost("version", error)
+        await self._tried("version", self._advance_version(policy_version))
 
     async def close(self) -> None:
         """Flushes, and closes the client."""
@@ -156,9 +143,14 @@ class RecordingEngine:
 
     async def _advance_version(self, policy_version: int) -> None:
         run = await self._opened()
-        if run is not None:
+        if run is None:
+            return
+        try:
             await asyncio.to_thread(self._client.advance_version, run, policy_version)
-            self._outage.succeeded("version")
+        except _errors.FailedPrecondition:
+            # The training has begun again, with another incarnation of the run.
+            await self._forget_run()
+            await asyncio.to_thread(self._client.advance_version, await self._opened() or run, policy_version)
 
     async def _forget_run(self) -> None:
         recorders, self._recorders = list(self._recorders.values()), {}
@@ -167,8 +159,15 @@ class RecordingEngine:
         for recorder in recorders:
             await asyncio.to_thread(recorder.abandon)
 
-    def _lost(self, what: str, error: Exception) -> None:
-        self._outage.lost(what, f"SIS: {what}: generation goes on, not recorded: {error}")
+    async def _tried(self, what: str, call: Awaitable[_Answer]) -> Optional[_Answer]:
+        """Returns the result of `call`; None if it fails in any way, because generation goes on."""
+        try:
+            answer = await call
+        except Exception as error:
+            self._outage.lost(what, f"SIS: {what}: generation goes on, not recorded: {error}")
+            return None
+        self._outage.succeeded(what)
+        return answer
 
     async def _ended(self, sampling_params: Any, output: Any, version: int) -> None:
         completion = output.outputs[0]
@@ -200,7 +199,6 @@ class RecordingEngine:
         for part in parts:
             recorder.add(name, part.output, policy_version=part.policy_version)
         recorder.forget(name)
-        self._outage.succeeded("record")
         self._recorded[name] = None
         if len(self._recorded) > _KEPT:
             self._recorded.popitem(last=False)
@@ -221,14 +219,9 @@ class RecordingEngine:
         # One call asks, the others wait for it.
         async with self._opening:
             if self._run is None and time.monotonic() >= self._next_attempt:
-                try:
-                    self._run = await asyncio.to_thread(
-                        self._settings.create_run, self._client, self._vocabulary_size, algorithm="verl"
-                    )
-                except _errors.Error as error:
-                    self._lost("open", error)
-                else:
-                    self._outage.succeeded("open")
+                create = functools.partial(self._settings.create_run, algorithm="verl")
+                opening = asyncio.to_thread(create, self._client, self._vocabulary_size)
+                self._run = await self._tried("open", opening)
                 self._next_attempt = time.monotonic() + _RETRY_AFTER
         return self._run
 

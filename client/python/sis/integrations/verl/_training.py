@@ -6,8 +6,6 @@ import functools
 import itertools
 from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
-import torch
-
 from sis import _errors
 from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._names import name_in, name_of, session_of
@@ -15,14 +13,11 @@ from sis.integrations._service import Service, of_the_first
 from sis.integrations.verl._generated import Generated, generated_in, logits_shown
 from sis.integrations.verl._mini_batch import MiniBatch
 from sis.integrations.verl._own_sets import OwnSets
-from sis.integrations.verl._settings import check_engine, check_parallel, check_split
+from sis.integrations.verl._settings import check_engine
 from sis.integrations.verl._vocabulary import Vocabulary
 from sis._records import MissingReason, Slice, TopKRecords
 from sis._run import Run, Sampling
 from sis._versions import warn_unless_tested
-
-# Errors of the configuration, which no later call avoids; others are a server's that is away.
-_WRONG = (_errors.InvalidArgument, _errors.AlreadyExists)
 
 _Answer = TypeVar("_Answer")
 
@@ -48,10 +43,8 @@ def attach(worker: Any, config: SisConfig, truncated: bool = False) -> Training:
         ValueError: SIS does not support the worker's engine or these settings.
     """
     warn_unless_tested("verl", "verl")
-    check_engine(worker.engine_config, worker.model_config)
-    check_parallel(config.sets, worker.engine_config.get("ulysses_sequence_parallel_size", 1))
     truncated = truncated and config.sets == "engine"
-    check_split(worker.engine_config["strategy"], config, truncated)
+    check_engine(worker.engine_config, worker.model_config, config, truncated)
     if truncated and 0 < config.mass < 1:
         raise ValueError(
             f"mass is {config.mass}, and rollouts leave tokens out: a cut set doesn't tell which were kept. Set it to 0"
@@ -70,19 +63,14 @@ class _Service(Service):
         self.draw = -1
 
     def asked(self, loss: str, call: Callable[[], _Answer]) -> Optional[_Answer]:
-        try:
+        def opened() -> _Answer:
             if self.run is None:
                 self.run = self.config.create_run(
                     self.client, self._vocabulary_size, self.incarnation, algorithm="verl"
                 )
-            answer = call()
-        except _WRONG:
-            raise
-        except _errors.Error as error:
-            self.outage.lost(loss, f"SIS: {loss}, draw {self.draw}: training goes on without: {error}")
-            return None
-        self.outage.succeeded(loss)
-        return answer
+            return call()
+
+        return super().asked(loss, opened)
 
 
 class Training:
@@ -145,10 +133,7 @@ class Training:
     def _begin(self) -> None:
         """Opens the run, if a server answers, as the same incarnation on all ranks: the next one if the run is of an
         earlier training, whose versions and draws are ahead of this one's."""
-        together = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-        broadcast = functools.partial(torch.distributed.broadcast_object_list, src=0) if together else None
-        first = not together or torch.distributed.get_rank() == 0
-        chosen = of_the_first(self._next_incarnation, first, broadcast)
+        chosen = of_the_first(self._next_incarnation)
         if chosen is not None:
             self.service.incarnation = chosen
             self.service.asked("no run", lambda: None)

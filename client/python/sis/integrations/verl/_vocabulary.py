@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, TypeVar
 
 import torch
@@ -55,5 +54,4 @@ class Vocabulary:
         Raises:
             RuntimeError: The call failed on the first rank.
         """
-        broadcast = functools.partial(torch.distributed.broadcast_object_list, group=self.group, group_src=0)
-        return of_the_first(call, self.first, None if self.group is None else broadcast)
+        return call() if self.group is None else of_the_first(call, self.group)
