@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-import operator
 import warnings
 from typing import Any, Counter, Dict, Iterable, Optional
 
@@ -14,6 +13,8 @@ from sis._corrections import CorrectionTotals
 from sis._evaluation import Evaluation, Totals
 from sis._records import MissingReason, TopKRecords
 from sis._step_metrics import missing_counts, missing_shares, step_metrics
+
+_INCOMPLETE = "incomplete"
 
 
 class StepCounts:
@@ -30,22 +31,20 @@ class StepCounts:
         # Sum over positions, scored and missing ones, of the optimiser steps since they were generated; None if
         # the trainer does not count them.
         self.staleness: Optional[int] = None
-        self._totals = Totals()
-        self._missing: Counter[MissingReason] = collections.Counter()
-        self._corrections = {name: CorrectionTotals() for name in self._observed}
-        self._incomplete = 0
+        # By field of Totals, by reason, and by name and field of a correction.
+        fields = [(name, field) for name in self._observed for field in vars(CorrectionTotals())]
+        self._sums: Counter[Any] = collections.Counter(dict.fromkeys([*vars(Totals()), *MissingReason, *fields, _INCOMPLETE], 0))
 
     def add(self, evaluation: Optional[Evaluation], positions: int) -> None:
         """Adds an evaluation of positions of which `positions` count. None: no server answered, and they are
         missing without a reason."""
         if evaluation is None:
-            self._totals += Totals(missing=positions)
+            self._sums["missing"] += positions
             return
-        self._totals += evaluation.totals
-        self._missing.update(missing_counts(evaluation.missing))
-        for name, totals in self._corrections.items():
-            sums = map(operator.add, vars(totals).values(), vars(evaluation.corrections[name]).values())
-            self._corrections[name] = CorrectionTotals(*sums)
+        self._sums.update(vars(evaluation.totals))
+        self._sums.update(missing_counts(evaluation.missing))
+        for name in self._observed:
+            self._sums.update({(name, field): value for field, value in vars(evaluation.corrections[name]).items()})
 
     def add_replayed(self, records: TopKRecords, complete: torch.Tensor, mask: Optional[torch.Tensor] = None) -> None:
         """Counts recorded positions whose record may lack tokens that the sampler kept. Warns once.
@@ -57,7 +56,7 @@ class StepCounts:
         """
         lacking = ~complete.cpu() & torch.from_numpy(records.ids[:, 0] >= 0)
         count = int((lacking if mask is None else lacking & mask).sum())
-        self._incomplete += count
+        self._sums[_INCOMPLETE] += count
         if count and not self._told:
             self._told = True
             warnings.warn(
@@ -76,25 +75,22 @@ class StepCounts:
                 rank.
             truncated: Whether rollouts are filtered: adds "incomplete", a number.
         """
-        own = [*vars(self._totals).values(), *(self._missing[reason] for reason in MissingReason)]
-        corrections = [value for totals in self._corrections.values() for value in vars(totals).values()]
-        staleness = self.staleness
-        everywhere = torch.tensor([*own, *corrections, staleness or 0, self._incomplete], dtype=torch.float64)
+        everywhere = torch.tensor([*self._sums.values(), self.staleness or 0], dtype=torch.float64)
         if device is not None:
             everywhere = everywhere.to(device)
             torch.distributed.all_reduce(everywhere)
-        numbers = iter(everywhere.tolist())
-        totals = Totals(*(next(numbers) for _ in vars(self._totals)))
-        missing = {reason: next(numbers) for reason in MissingReason}
-        metrics = {**step_metrics(totals), **missing_shares(missing, totals)}
-        for name, of_rank in self._corrections.items():
-            metrics.update(_observed(name, CorrectionTotals(*(next(numbers) for _ in vars(of_rank)))))
-        stale, incomplete = numbers
+        *numbers, stale = everywhere.tolist()
+        sums = dict(zip(self._sums, numbers))
+        totals = Totals(**{field: sums[field] for field in vars(Totals())})
+        metrics = {**step_metrics(totals), **missing_shares(sums, totals)}
+        for name in self._observed:
+            fields = {field: sums[name, field] for field in vars(CorrectionTotals())}
+            metrics.update(_observed(name, CorrectionTotals(**fields)))
         seen = totals.scored + totals.missing
-        if staleness is not None:
+        if self.staleness is not None:
             metrics["staleness"] = stale / seen if seen else math.nan
         if truncated:
-            metrics["incomplete"] = incomplete
+            metrics[_INCOMPLETE] = sums[_INCOMPLETE]
         self.clear()
         return metrics
 

@@ -49,7 +49,8 @@ class TorchrlTest(LossLaws, unittest.TestCase):
         return kind(actor, old_log_probs=old_log_probs, entropy_bonus=False, clip_epsilon=CLIP, **settings)
 
     def recorded(self, old):
-        batch = self.batch()
+        # A training that observes leaves the sampling log-probs as they are, and the sampler has none of the whole.
+        batch = self.recorded(self.begun(self.server.address, run="whole")) if old.config.observe else self.batch()
         loss = self.loss(SisGRPOLoss, self.behaviour, old)
         loss.record(batch, [f"{self.id()}/{row}" for row in range(4)])
         return batch

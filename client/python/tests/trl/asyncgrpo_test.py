@@ -38,6 +38,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (
 from sis import Client, _entries, _errors
 from sis.integrations.trl import SisConfig, _async_rollouts
 from sis.integrations.trl._async_grpo import SisAsyncGRPOTrainer
+from sis.integrations.trl._sampled import sampled
 from sis._records import MissingReason, Slice
 from sis._top_k import canonical
 
@@ -416,8 +417,7 @@ class AsyncgrpoTest(TrainerCase):
                 tokens = generator.integers(0, 64, count)
                 ids = (tokens[:, None] + np.arange(4)) % 64
                 record = canonical(ids, log_probs, tokens, log_probs[:, 0], 4)
-                turn = _async_rollouts._Turn(record, version)
-                turns.append(TurnRecord(prompt, tokens.tolist(), turn.log_probs(record.sampled_log_probs.tolist())))
+                turns.append(TurnRecord(prompt, tokens.tolist(), sampled(record, version)))
                 prompt = [*prompt, *tokens.tolist()]
                 # Rewrites the prompt with other tokens for the last ones, or for all.
                 drift = random.choice([0, 0, 1, 2, len(prompt)])

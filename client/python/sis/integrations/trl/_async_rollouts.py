@@ -6,19 +6,18 @@ import asyncio
 import itertools
 import uuid
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 from sis import _entries
-from sis.engines._adapter import Piece, entries_of
-from sis.engines._lists import ranges_of
+from sis.engines._adapter import Piece
 from sis.engines.vllm import OpenAiAdapter
 from sis.integrations._config import SisConfig
 from sis.integrations._service import Service
+from sis.integrations.trl._sampled import entries_of_tokens, sampled
 from sis._run import Run, Sampling
-from sis._top_k import TopK
 
 # Name of the metric of a sample that has the number, and so the name, of its sequence: only metrics come to the trainer
 # unchanged.
@@ -35,32 +34,6 @@ class Recording(NamedTuple):
 
     config: SisConfig
     run: Run
-
-
-class _Turn:
-    """One answer of the engine."""
-
-    def __init__(self, record: TopK, policy_version: int) -> None:
-        self.record = record
-        # The version when the engine was asked. If newer weights came before it answered, tokens are of several
-        # versions, and each is recorded with the distribution that it was drawn from.
-        self.policy_version = policy_version
-
-    def log_probs(self, values: Sequence[float]) -> List[_Sampled]:
-        return [_Sampled(value, self, row) for row, value in enumerate(values)]
-
-
-class _Sampled(float):
-    """The log-prob of a sampled token, with its row of its record: TRL cuts and joins turns, and so keeps rows and
-    tokens together."""
-
-    turn: _Turn
-    row: int
-
-    def __new__(cls, log_prob: float, turn: _Turn, row: int) -> _Sampled:
-        made = super().__new__(cls, log_prob)
-        made.turn, made.row = turn, row
-        return made
 
 
 class SisRolloutLoopMixin(_Loop):
@@ -95,8 +68,10 @@ class SisRolloutLoopMixin(_Loop):
             for fault in faults:
                 warnings.warn(f"SIS: position {fault.row} of an answer is not recorded: {fault.why}", RuntimeWarning)
             told = choice["logprobs"] or {}
-            values = told["token_logprobs"] if self._sis_service.config.observe else record.sampled_log_probs.tolist()
-            choice["logprobs"] = {**told, "token_logprobs": _Turn(record, version).log_probs(values)}
+            values = told["token_logprobs"] if self._sis_service.config.observe else None
+            # If newer weights came before the answer, tokens are of several versions, and each is recorded with the
+            # distribution that it was drawn from.
+            choice["logprobs"] = {**told, "token_logprobs": sampled(record, version, values)}
         return answer
 
     def _sis_version(self, model: str) -> int:
@@ -120,23 +95,12 @@ class SisRolloutLoopMixin(_Loop):
 
 def _entries_of_row(name: str, row: Any) -> List[_entries.AppendEntry]:
     """Returns the entries of a TrainingSequence of TRL. Position 0 is its first trained token."""
-    made: List[_entries.AppendEntry] = []
-    mask = np.asarray(row.completion_mask)
-    begin = int(mask.argmax())
-    for first, last in ranges_of(mask):
-        if not all(isinstance(log_prob, _Sampled) for log_prob in row.old_log_probs[first:last]):
-            raise ValueError(
-                "the rollout loop has log-probs from elsewhere than /v1/completions: they are not recorded"
-            )
-        of_turns = itertools.groupby(row.old_log_probs[first:last], lambda log_prob: log_prob.turn)
-        for turn, log_probs in of_turns:
-            rows = [log_prob.row for log_prob in log_probs]
-            record = turn.record.part(rows)
-            made += entries_of(name, first - begin, turn.policy_version, record)
-            first += len(rows)
-    if made:
-        made.append(_entries.Seal(name, last - begin))
-    return made
+    trained = np.flatnonzero(row.completion_mask)
+    if not len(trained):
+        return []
+    begin = int(trained[0])
+    seal = _entries.Seal(name, int(trained[-1]) + 1 - begin)
+    return [*entries_of_tokens(name, row.completion_mask, row.old_log_probs, begin), seal]
 
 
 class SisRolloutLoop(SisRolloutLoopMixin, _AsyncRolloutLoop):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+import itertools
+from typing import Any, Dict, List, Optional, Sequence
 
-import numpy as np
 import torch
 from trl import GRPOTrainer
 
 import sis.torch
 from sis import recomputed
-from sis.engines._lists import ranges_of
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations.trl import _capture, _refusals
 from sis.integrations.trl._decisions import DecidingMixin
-from sis.integrations.trl._rollouts import Block, Generated, Rollout, Rollouts, assembled
+from sis.integrations.trl._rollouts import Rollout, Rollouts
+from sis.integrations.trl._sampled import Sampled, placed, sampled
 from sis._run import Sampling
 from sis._top_k import TopK
 
@@ -57,8 +57,8 @@ class SisTrainerMixin(DecidingMixin):
             self.rollout_func = self._sis_call_rollout_func
         self._sis_rollouts = Rollouts(self._sis_service, self.accelerator.process_index)
         self._sis_capture = None if self._sis_own_sets else self._sis_make_capture()
-        # While rollouts for training are generated.
-        self._sis_generated: Optional[List[Generated]] = None
+        # Whether TRL had no log-probs of the last rollouts.
+        self._sis_had_none = False
         # While rollouts for training are generated and scored, until the trainer's own sets are recorded.
         self._sis_scores = False
         # For the last rollouts: 0 where a tool wrote the token; None: tools wrote none.
@@ -115,17 +115,21 @@ class SisTrainerMixin(DecidingMixin):
 
     # Rollouts.
 
-    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._sis_capture is None or self._sis_generated is None:
-            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        if self._sis_capture is None or not self.model.training:
+            return super()._generate_single_turn(*args, **kwargs)
         with self._sis_capture() as turn:
-            completions, log_probs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            completions, log_probs = super()._generate_single_turn(*args, **kwargs)
         self._sis_note_sampling(turn.sampling)
-        records = turn.records(completions)
-        self._sis_generated += [Generated(tuple(prompt), record) for prompt, record in zip(prompt_ids, records)]
-        if not self._sis_config.observe:
-            log_probs = [record.sampled_log_probs.tolist() for record in records]
-        return completions, log_probs
+        return completions, self._sis_sampled(turn.records(completions), log_probs)
+
+    def _sis_sampled(self, records: Sequence[TopK], log_probs: Any) -> List[List[Sampled]]:
+        """Returns the log-probs of sampled tokens, which carry their records; with `observe` TRL's own ones."""
+        self._sis_had_none = log_probs is None
+        version = self._sis_first_step + self._sis_policy_version()
+        if log_probs is None or not self._sis_config.observe:
+            log_probs = [None] * len(records)
+        return [sampled(record, version, values) for record, values in zip(records, log_probs)]
 
     def _sis_note_sampling(self, sampling: Sampling) -> None:
         if sampling != self._sis_sampling:
@@ -137,48 +141,38 @@ class SisTrainerMixin(DecidingMixin):
         """Takes the records out of its result: reward functions get all fields that TRL doesn't know."""
         output = dict(self._sis_rollout_func(prompts, trainer))
         records, sampling = output.pop("sis_records", None), output.pop("sis_sampling", None)
-        if self._sis_generated is None or records is None:
+        if not self.model.training or records is None:
             return output
         if sampling is None:
             raise ValueError(
                 "rollout_func: there are sis_records, but no sis_sampling: the Sampling they were made with"
             )
         self._sis_note_sampling(sampling)
-        log_probs = []
-        for row, (prompt, tokens, record) in enumerate(zip(output["prompt_ids"], output["completion_ids"], records)):
-            mask = np.asarray(output["env_mask"][row] if "env_mask" in output else [1] * len(tokens))
-            if len(record.sampled_ids) != mask.sum():
+        masks = output.get("env_mask") or [[1] * len(tokens) for tokens in output["completion_ids"]]
+        for row, (mask, record) in enumerate(zip(masks, records)):
+            if len(record.sampled_ids) != sum(mask):
                 raise ValueError(
                     f"rollout_func: sis_records[{row}] has {len(record.sampled_ids)} positions, must have one for each "
-                    f"of the {mask.sum()} generated tokens"
+                    f"of the {sum(mask)} generated tokens"
                 )
-            taken = 0
-            for first, last in ranges_of(mask):
-                part = record.part(slice(taken, taken + last - first))
-                self._sis_generated.append(Generated((*prompt, *tokens[:first]), part))
-                taken += last - first
-            own = np.zeros(len(tokens), np.float32)
-            own[mask != 0] = record.sampled_log_probs
-            log_probs.append(own.tolist())
-        return output if self._sis_config.observe else {**output, "logprobs": log_probs}
+        own = output["logprobs"] and [list(itertools.compress(*row)) for row in zip(output["logprobs"], masks)]
+        return {**output, "logprobs": list(map(placed, masks, self._sis_sampled(records, own)))}
 
     def _generate(self, prompts: Any) -> Any:
+        result = super()._generate(prompts)
         if not self.model.training:
-            return super()._generate(prompts)
-        if self._sis_own_sets:
-            result = super()._generate(prompts)
-            self._sis_tool_masks = result[2]
             return result
-        self._sis_generated = []
-        try:
-            result = super()._generate(prompts)
-            rollouts = assembled(self._sis_generated, *result[:3])
-        finally:
-            self._sis_generated = None
+        _, completions, self._sis_tool_masks, _, log_probs, *_ = result
+        if self._sis_own_sets:
+            return result
+        masks = self._sis_tool_masks or [[1] * len(tokens) for tokens in completions]
         self._sis_advance_version()
         version = self._sis_first_step + self._sis_policy_version()
+        # Where a rollout_func returned no log-probs, nothing has a record, which is refused.
+        rollouts = list(map(Rollout, masks, masks if log_probs is None else log_probs))
         self._sis_rollouts.record(rollouts, self._sis_filters(), version)
-        return result
+        # A training that observes goes on with what TRL itself has.
+        return (*result[:4], None, *result[5:]) if self._sis_config.observe and self._sis_had_none else result
 
     def _sis_policy_version(self) -> int:
         """Returns the number of optimiser steps of this training that made the engine's weights. A trainer whose
@@ -268,15 +262,9 @@ class SisTrainerMixin(DecidingMixin):
                 values[:, -length:][generated.to(values.device)]
                 for values in (self._sis_hidden.pop()[:, :-1], arguments["input_ids"], outputs.log_probs)
             )
-            record = self._sis_own_record(hidden, tokens, log_probs)
-            begin = 0
-            for row, places in enumerate(generated.numpy()):
-                blocks = []
-                for first, last in ranges_of(places):
-                    part = slice(begin, begin + last - first)
-                    blocks.append(Block(first, record.part(part)))
-                    begin = part.stop
-                rollouts.append(Rollout(int(inside[row].sum()), blocks))
+            found = iter(sampled(self._sis_own_record(hidden, tokens, log_probs), self._sis_step()))
+            for count, mask in zip(inside.sum(dim=1).tolist(), generated.int().tolist()):
+                rollouts.append(Rollout(mask[:count], placed(mask[:count], found)))
             return outputs
 
         with self._sis_seen():
