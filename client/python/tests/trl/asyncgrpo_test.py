@@ -20,6 +20,7 @@ import vllm_process
 from accelerate.utils import DistributedType
 from client.python.tests import snippets
 from datasets import Dataset
+from in_float64 import of_rule
 from peft import LoraConfig
 from server.testing.live_server import BINARY
 from torch.distributed.tensor import DTensor
@@ -150,7 +151,7 @@ class InFloat64(SisAsyncGRPOTrainer):
                 with torch.no_grad():
                     # With equal policies only rounding decides which tokens are outward.
                     seen = torch.where((ratio - 1).abs() < 1e-5, rounded.double(), ratio)
-                    weight = seen.clamp(max=1) * torch.where((seen - 1) * sample["advantage"] > 0, a, 1.0)
+                    weight = of_rule("damped_truncation", seen, a, torch.tensor(sample["advantage"]))
                 total = total - (weight * ratio / ratio.detach() * sample["advantage"]).sum()
                 self.outward += int((weight < seen.clamp(max=1)).sum())
                 continue
@@ -230,7 +231,7 @@ def settings(folder, address, **changed):
     )  # fmt: skip
 
 
-def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, **changed):
+def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, kind=InFloat64, **changed):
     """served: whether vLLM serves the adapter beside the model."""
     address = f"http://127.0.0.1:{port}"
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
@@ -240,7 +241,7 @@ def trainer_of(path, port, folder, config, worker=None, peft_config=None, served
     if args.fsdp:
         # Accelerate shards on every device but this one, for no reason of PyTorch's.
         accelerate.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_NPU
-    made = InFloat64(
+    made = kind(
         model=path,
         reward_funcs=reward,
         args=args,
@@ -336,6 +337,14 @@ class AsyncgrpoTest(TrainerCase):
         client, run = here["trainer"].sis_client, here["trainer"].sis_run
         self.assertEqual(client.get_run(run.id).run, run)
         client.close()
+
+    def test_filters(self):
+        """Ratios are of the tokens that rollouts keep."""
+        config = SisConfig(self.server.address, run=self.id(), top_k=64)
+        trainer = self.trainer(config, kind=SisAsyncGRPOTrainer, top_p=0.8, top_k=40, max_steps=1)
+        (row,) = self.train(trainer)
+        self.assertEqual((row["sis/missing"], row["sis/incomplete"]), (0, 0))
+        self.assertLess(row["sis/d"], 1e-5)
 
     def test_damped_truncation(self):
         trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64, damped_truncation=True))
@@ -440,7 +449,7 @@ class AsyncgrpoTest(TrainerCase):
                 self.assertEqual(covered, expected)
 
     def test_refused(self):
-        with self.assertRaisesRegex(ValueError, "sets is 'trainer', but .*Set it to 'engine'"):
+        with self.assertRaisesRegex(ValueError, "sets is 'trainer': .*Set it to 'engine'"):
             self.trainer(SisConfig(self.server.address, sets="trainer"))
 
         class Other(_AsyncRolloutLoop):

@@ -179,8 +179,9 @@ class InFloat64(Watched):
     def _compute_loss(self, model, inputs):
         advantages = inputs["advantages"]
         inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(advantages), device=advantages.device)}
-        loss = super()._compute_loss(model, inputs)
+        # Before the forward pass, after which FSDP2 leaves parameters whole.
         double = in_float64(self.accelerator.unwrap_model(self.model))
+        loss = super()._compute_loss(model, inputs)
         with torch.no_grad():
             q = self.logits(self.generating, inputs).softmax(-1)
             ordered = q.sort(dim=-1, descending=True)

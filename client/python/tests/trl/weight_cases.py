@@ -3,6 +3,7 @@
 import collections
 
 import torch
+from in_float64 import of_rule
 from trainer_case import InFloat64, OfAnotherEngine, TrainerCase, Watched, settings
 
 from sis.integrations.trl import SisConfig, _refusals
@@ -32,19 +33,13 @@ class TrlWeightTest(TrainerCase):
                 return Watched._compute_loss(self, model, {**inputs, "advantages": advantages})
 
             def weights(self, ratio, a, advantages):
-                outward = ((ratio > 1) & (advantages > 0)) | ((ratio < 1) & (advantages < 0))
-                if self._sis_config.damped_truncation:
-                    weight = torch.where(ratio > 1, 1.0, ratio)
-                elif self._sis_config.weight == "expected":
-                    weight = a + (1 - a) * ratio
-                else:
-                    weight = torch.where(self.accepted, 1.0, ratio)
-                if not (self._sis_config.damped_truncation or self._sis_config.soft_acceptance):
-                    return weight
+                if self._sis_config.rule is None:
+                    return a + (1 - a) * ratio
+                outward = (ratio - 1) * advantages > 0
                 clipped = outward & ((ratio > 1.2) | (ratio < 0.8))
                 self.seen.update(kept=int((~outward).sum()), damped=int((outward & (a > 0)).sum()))
                 self.seen.update(none=int((outward & (a == 0)).sum()), clip=int(clipped.sum()))
-                return torch.where(outward, weight * a, weight)
+                return of_rule(self._sis_config.rule, ratio, a, advantages)
 
         class OnOwnSets(Ruled, OfAnotherEngine):
             pass
@@ -53,21 +48,18 @@ class TrlWeightTest(TrainerCase):
             ("cispo", 1e4, {"weight": "expected"}),
             ("cispo", 1.0, {"damped_truncation": True}),
             ("dapo", 0.2, {"damped_truncation": True}),
-            ("dapo", 0.2, {"soft_acceptance": True}),
             ("dapo", 0.2, {"soft_acceptance": True, "weight": "expected"}),
             ("dapo", 0.2, {"soft_acceptance": True, "weight": "expected", "sets": "trainer"}),
         ):
             with self.subTest(loss_type, **rule):
-                trainer = self.of_a_hundred_words(
-                    OnOwnSets if "sets" in rule else Ruled, SisConfig(self.server.address, **rule), loss_type=loss_type,
-                    epsilon_high=epsilon_high,
-                )  # fmt: skip
+                config, kind = SisConfig(self.server.address, **rule), OnOwnSets if "sets" in rule else Ruled
+                trainer = self.of_a_hundred_words(kind, config, loss_type=loss_type, epsilon_high=epsilon_high)
                 rows = self.train(trainer)
                 self.assertGreater(rows[1]["sis/missing_never_arrived"], 0)
                 self.assertLess(trainer.most_acceptance, 1e-3)
                 self.assertLess(trainer.most_loss, 1e-5)
                 self.assertLess(trainer.most, 1e-4)
-                for name in ("kept", "damped", "none", "clip") if len(rule) > 1 or "weight" not in rule else ():
+                for name in ("kept", "damped", "none", "clip") if config.rule else ():
                     self.assertGreater(trainer.seen[name], 5, name)
 
     def test_weights_that_cispo_would_limit(self):

@@ -59,7 +59,7 @@ class VerlRefusalTest(VerlCase):
                 ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to False"),
                 ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to False"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to None"),
-                ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is True.*'trainer'.*Set it to False"),
+                ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is True.*Set it to False"),
                 ("ppo_trainer", f"{actor_rollout}.actor.fsdp_config.ulysses_sequence_parallel_size=2", "'trainer'.*Set it to 1"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to None"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "as a whole. Set it to None"),

@@ -133,7 +133,10 @@ class SisAsyncTrainerMixin(DecidingMixin):
     def _sis_check_arguments(self, arguments: Any) -> None:
         super()._sis_check_arguments(arguments)
         check(arguments, _NEEDED)
-        _check_arguments(arguments, self._sis_config)
+        gone = "the policies that made asynchronous rollouts are gone when these are trained on"
+        check(self._sis_config, {"sets": ("engine", gone)}, "SisConfig.")
+        if arguments.temperature <= 0:
+            raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
 
     def _sis_filters(self) -> Sampling:
         return _filters(self.args)
@@ -243,17 +246,6 @@ def _filters(arguments: Any) -> Sampling:
     """Returns the filters of this AsyncGRPOConfig."""
     names = ("temperature", "top_p", "top_k", "min_p")
     return Sampling("processed", **{name: getattr(arguments, name) for name in names})
-
-
-def _check_arguments(arguments: Any, config: SisConfig) -> None:
-    """Raises ValueError if SIS does not support this AsyncGRPOConfig."""
-    if config.sets != "engine":
-        raise ValueError(
-            f"SisConfig.sets is {config.sets!r}, but the policies that made asynchronous rollouts are gone when these "
-            "are trained on. Set it to 'engine'"
-        )
-    if arguments.temperature <= 0:
-        raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
 
 
 def _check_worker(worker: Any) -> None:
