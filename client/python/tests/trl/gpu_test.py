@@ -31,7 +31,6 @@ class GpuTest(TrainerCase):
         trainer = self.trainer_there(bf16=True)
         rows = self.train(trainer)
         self.check_logged(trainer, rows)
-        self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
         self.assertLess(trainer.most, 0.1)
         self.assertTrue(0 < rows[0]["sis/d"] < 0.1)
         self.assertGreater(rows[0]["sis/accept_rate"], 0.3)

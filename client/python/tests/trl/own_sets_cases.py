@@ -19,7 +19,6 @@ class TrlOwnSetsTest(TrainerCase):
                 trainer.eos_token_ids = trainer.generation_config.eos_token_id = list(range(2, VOCABULARY, 24))
                 rows = self.train(trainer)
                 self.check_logged(trainer, rows)
-                self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
                 self.assertLess(rows[0]["sis/d"], 1e-2 if "bf16" in changed else 1e-5)
                 self.assertLess(rows[2]["sis/d"], 1e-2 if "bf16" in changed else 1e-5)
                 self.assertGreater(rows[1]["sis/d"], 1e-3)

@@ -7,10 +7,10 @@ import types
 import torch
 import training_worker
 from expected import gradients as expected_gradients
-from training_worker import PROMPT, RESPONSE, Gradients, Sample, Turn, batch
+from training_worker import PROMPT, RESPONSE, Sample, Turn, batch
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
-from verl_case import WHOLE, K, VerlCase, metrics_of
+from verl_case import WHOLE, K, VerlCase
 from vllm_objects import FlatLogprobs, SamplingParams
 
 from sis.integrations.verl import RecordingEngine
@@ -122,12 +122,10 @@ class VerlAsynchronousTest(VerlCase):
         old = {turn.name for sample in samples for turn in sample.turns if not turn.start}
         expected, _ = expected_gradients(self.model, samples, data["advantages"], lost=old, **of)
         of_all, _ = expected_gradients(self.model, samples, data["advantages"], **of)
-        gradients = Gradients(self.worker)
-        metrics = metrics_of(self.worker.train_batch(data))
+        step, metrics = self.stepped(data)
         share = BEFORE * len(samples) / sum(len(sample.tokens) for sample in samples)
-        self.assertAlmostEqual(metrics["sis/missing_stale"][0][0], share)
-        self.assertAlmostEqual(metrics["sis/missing"][0][0], share)
-        (step,) = gradients.steps
+        self.assertAlmostEqual(metrics["missing_stale"], share)
+        self.assertAlmostEqual(metrics["missing"], share)
         self.assert_close(step, expected)
         with self.assertRaises(AssertionError):
             self.assert_close(step, of_all)

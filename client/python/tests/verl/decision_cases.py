@@ -4,7 +4,7 @@ import copy
 
 import training_worker
 from expected import gradients as expected_gradients
-from training_worker import Gradients, append, batch, rollout
+from training_worker import append, batch, rollout
 from verl_case import WHOLE, K, VerlCase, metrics_of
 
 import sis
@@ -18,14 +18,11 @@ class VerlDecisionTest(VerlCase):
         data = batch(samples)
         data["old_log_probs"] = training_worker.recompute(self.worker, batch(samples))
         expected = self.stock(data)
-        gradients = Gradients(self.worker)
         self.attached(settings)
-        metrics = metrics_of(self.worker.train_batch(batch(samples)))
-        self.assertEqual(metrics["sis/accept_rate"], [[1.0]])
-        self.assertEqual(metrics["sis/missing"], [[0.0]])
-        self.assertLess(metrics["sis/d"][0][0], 1e-5)
-        self.assertEqual(metrics["actor/ppo_kl"][0].aggregate(), 0)
-        self.assert_same(gradients.steps, expected)
+        step, metrics = self.stepped(batch(samples))
+        self.assertEqual((metrics["accept_rate"], metrics["missing"]), (1, 0))
+        self.assertLess(metrics["d"], 1e-5)
+        self.assert_same(step, expected)
 
     def test_shuffled_epochs_of_micro_batches_of_any_size(self):
         from verl.utils import tensordict_utils
@@ -70,17 +67,16 @@ class VerlDecisionTest(VerlCase):
         """The logits of a micro-batch are those of its tokens, one after the other."""
         worker = training_worker.make_worker(self.path, remove_padding=True)
         samples, settings = self.recorded(self.coarse, 8, K, 20)
-        gradients = Gradients(worker)
         training = attach(worker, settings)
         self.addCleanup(training.close)
         for draw, sizes in enumerate(({}, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 70})):
             data = batch(samples, seed=draw, **sizes)
             expected, share = expected_gradients(self.model, samples, data["advantages"], seed=1, draw=draw, top_k=K)
             self.assertTrue(0.3 < share < 1, share)
-            metrics = metrics_of(worker.train_batch(data))
-            self.assertEqual(metrics["sis/missing"], [[0.0]])
-            self.assertAlmostEqual(metrics["sis/accept_rate"][0][0], share, delta=1e-12)
-            self.assert_close(gradients.steps[draw], expected)
+            step, metrics = self.stepped(data, worker)
+            self.assertEqual(metrics["missing"], 0)
+            self.assertAlmostEqual(metrics["accept_rate"], share, delta=1e-12)
+            self.assert_close(step, expected)
 
     def test_samples_that_are_alike_have_one_record(self):
         """Which Evaluate, in a micro-batch of all, would not take twice."""
@@ -88,9 +84,8 @@ class VerlDecisionTest(VerlCase):
         samples[3:6] = [copy.deepcopy(samples[6]) for _ in range(3)]
         data = batch(samples, micro_batch_size_per_gpu=8)
         expected, share = expected_gradients(self.model, samples, data["advantages"], seed=1, draw=0, top_k=K)
-        gradients = Gradients(self.worker)
         self.attached(settings)
-        metrics = metrics_of(self.worker.train_batch(data))
-        self.assertEqual(metrics["sis/missing"], [[0.0]])
-        self.assertAlmostEqual(metrics["sis/accept_rate"][0][0], share, delta=1e-12)
-        self.assert_close(gradients.steps[0], expected)
+        step, metrics = self.stepped(data)
+        self.assertEqual(metrics["missing"], 0)
+        self.assertAlmostEqual(metrics["accept_rate"], share, delta=1e-12)
+        self.assert_close(step, expected)

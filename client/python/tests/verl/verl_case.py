@@ -99,12 +99,18 @@ class VerlCase(unittest.TestCase):
         self.addCleanup(training.close)
         return training
 
-    def assert_same(self, steps, others):
-        self.assertEqual(len(steps), len(others))
-        for step, other in zip(steps, others):
-            for name, gradient in step.items():
-                self.assertTrue(torch.equal(gradient, other[name]), name)
-                self.assertTrue(gradient.abs().max() > 0 or "bias" in name, name)
+    def stepped(self, data, worker=None):
+        """The gradients of a mini-batch, and SIS's metrics of it, by their names after the prefix."""
+        worker = worker or self.worker
+        gradients = Gradients(worker)
+        metrics = metrics_of(worker.train_batch(data))
+        (step,) = gradients.steps
+        return step, {name[len("sis/") :]: value[0][0] for name, value in metrics.items() if name.startswith("sis/")}
+
+    def assert_same(self, step, other):
+        for name, gradient in step.items():
+            self.assertTrue(torch.equal(gradient, other[name]), name)
+            self.assertTrue(gradient.abs().max() > 0 or "bias" in name, name)
 
     def assert_close(self, step, expected):
         self.assertEqual(set(step), set(expected))
@@ -113,10 +119,9 @@ class VerlCase(unittest.TestCase):
 
     def stock(self, data):
         """Gradients of verl's own loss."""
-        gradients = Gradients(self.worker)
-        self.worker.train_batch(data)
+        step, _ = self.stepped(data)
         detach(self.worker)
-        return gradients.steps
+        return step
 
     def recorded(self, model, count, top_k, seed, mass=0.0, observe=False, **filters):
         """Samples that the run of this test has, and its settings."""
