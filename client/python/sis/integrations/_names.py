@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Callable
 
+import grpc
 import numpy as np
+
+from sis._errors import AppendError
 
 # Key of a request's session in its `extra_args`.
 SESSION = "sis_session"
@@ -51,3 +54,16 @@ def name_of(context: Any, sampled_ids: Any, log_probs: Any) -> str:
     for array in (np.ascontiguousarray(context, np.int64), ids, values):
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def unless_recorded(append: Callable[[], Any]) -> None:
+    """Calls `append`, of sequences that have a `name_of`. If one was recorded before, that record serves both.
+
+    Raises:
+        sis.AppendError: Entries were refused for another reason.
+    """
+    try:
+        append()
+    except AppendError as error:
+        if any(one.code != grpc.StatusCode.ALREADY_EXISTS for one in error.refused):
+            raise

@@ -7,13 +7,12 @@ import threading
 import warnings
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-import grpc
 import numpy as np
 
-from sis import _errors
 from sis._client import Client, append_many
 from sis.engines._adapter import Adapter, entries_of, ranges_within, reasons_of
 from sis._entries import AppendEntry, Gap, Seal
+from sis.integrations._names import unless_recorded
 from sis._outage import Outage
 from sis._records import MissingReason
 from sis._run import Run
@@ -55,12 +54,7 @@ class AnswerRecorder:
                 self._outage.asked("the policy version is not told", advance)
                 self._policy_version = newest
         append = lambda: append_many(self._client, self._run, entries, sampling=adapter.sampling)
-        try:
-            self._outage.asked("rollouts are not recorded", append)
-        except _errors.AppendError as error:
-            # The same answer was drawn before, of the same policy: its record serves both.
-            if any(one.code != grpc.StatusCode.ALREADY_EXISTS for one in error.refused):
-                raise
+        unless_recorded(lambda: self._outage.asked("rollouts are not recorded", append))
 
     def _entries(
         self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any

@@ -195,18 +195,18 @@ class SisAsyncTrainerMixin(DecidingMixin):
         terms = _Terms(
             inputs["sis_sequences"][selected].cpu().numpy(), inputs["sis_positions"][selected].cpu().numpy(), tokens
         )
-        sampling, observe = inputs["old_log_probs"][selected], self._sis_config.observe
-        advantages = _Taken(inputs["advantages"])
+        sampling, advantages = inputs["old_log_probs"][selected], inputs["advantages"][selected]
+        observe, taken = self._sis_config.observe, _Taken(inputs["advantages"])
 
-        def decided(**arguments: Any) -> Any:
+        def with_decisions(**arguments: Any) -> Any:
             """Returns the model's outputs, term by term, with log-ratios instead of log-probs: the loss has already
             taken its own old log-probs, and these are known only now."""
             outputs = model(**arguments)
             (hidden,) = self._sis_hidden
-            log_probs, weighed = outputs.log_probs.flatten()[places], inputs["advantages"][selected]
-            decided = self._sis_decided(terms, hidden[0][places], log_probs, sampling, weighed)
+            log_probs = outputs.log_probs.flatten()[places]
+            decided = self._sis_decided(terms, hidden[0][places], log_probs, sampling, advantages)
             if not observe:
-                advantages.values.copy_(decided.advantages(self._sis_config, weighed))
+                taken.values.copy_(decided.advantages(self._sis_config, advantages))
                 outputs.log_probs = decided.log_probs - decided.old_log_probs(self._sis_config)
                 outputs.entropy = outputs.entropy.flatten()[places]
             return outputs
@@ -215,9 +215,9 @@ class SisAsyncTrainerMixin(DecidingMixin):
             every = torch.full_like(inputs["token_index"], -1)
             every[selected] = torch.arange(len(places), device=every.device)
             zeros = torch.zeros_like(inputs["old_log_probs"])
-            inputs = {**inputs, "token_index": every, "old_log_probs": zeros, "advantages": advantages}
+            inputs = {**inputs, "token_index": every, "old_log_probs": zeros, "advantages": taken}
         with self._sis_seen():
-            loss = super().compute_loss(decided, inputs, *args, **kwargs)
+            loss = super().compute_loss(with_decisions, inputs, *args, **kwargs)
         self._sis_log()
         return loss
 

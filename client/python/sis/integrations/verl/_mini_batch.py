@@ -87,7 +87,7 @@ class MiniBatch(GeneratedTokens):
 
     def _decide(self, parts: List[Part], logits: torch.Tensor, outputs: Dict[str, torch.Tensor]) -> None:
         """Fills the outputs at these parts."""
-        at, service = rows_of(parts, logits), self._training.service
+        at, service, draw = rows_of(parts, logits), self._training.service, self._training.draw
         evaluation = None
         if self._records is not None:
             records = self._records.cut([part[:3] for part in parts])
@@ -103,7 +103,7 @@ class MiniBatch(GeneratedTokens):
                     kept = _over_the_kept(records, replay.complete, logits, at)
                     outputs[_TRUNCATED] = outputs[_TRUNCATED].index_copy(0, at, kept)
             advantages = self._advantages(parts)
-            evaluation = vocabulary.asked(lambda: service.evaluate(records, gathered, service.draw, advantages))
+            evaluation = vocabulary.asked(lambda: service.evaluate(records, gathered, draw, advantages))
         if self._training.vocabulary.first:
             service.counts.add(evaluation, len(at))
         if evaluation is None:

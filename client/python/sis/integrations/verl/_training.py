@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 from sis import _errors
 from sis.integrations._config import SisConfig, vocabulary_size
-from sis.integrations._names import name_in, name_of, session_of
+from sis.integrations._names import name_in, name_of, session_of, unless_recorded
 from sis.integrations._service import Service, of_the_first
 from sis.integrations.verl._generated import Generated, generated_in, logits_shown
 from sis.integrations.verl._mini_batch import MiniBatch
@@ -60,7 +60,6 @@ class _Service(Service):
         self._vocabulary_size = vocabulary_size
         # 0: the one that is there.
         self.incarnation = 0
-        self.draw = -1
 
     def asked(self, loss: str, call: Callable[[], _Answer]) -> Optional[_Answer]:
         def opened() -> _Answer:
@@ -86,6 +85,7 @@ class Training:
         vocabulary: The ranks that share logits.
         sampling: Name, in verl's data, of the log-probs that ratios are relative to.
         service: Calls of the service; `service.client` is the `sis.Client`.
+        draw: Number of the last mini-batch, for `sis.Client.list_steps`; -1 before the first.
     """
 
     def __init__(self, worker: Any, config: SisConfig, truncated: bool) -> None:
@@ -100,6 +100,7 @@ class Training:
         self._own_sets = config.sets == "trainer"
         self.sampling = "old_log_probs" if self._own_sets else "rollout_log_probs"
         self.service = _Service(config, vocabulary_size(worker.model_config.hf_config))
+        self.draw = -1
         self._engine = worker.engine
         # Names of the sequences of the updates since the last release.
         self._used: Dict[str, None] = {}
@@ -108,11 +109,6 @@ class Training:
         if self._own_sets:
             worker.infer_batch = functools.partial(self._infer_batch, worker.infer_batch)
         self._begin()
-
-    @property
-    def draw(self) -> int:
-        """Number of the last mini-batch, for `sis.Client.list_steps`; -1 before the first."""
-        return self.service.draw
 
     @property
     def run(self) -> Optional[Run]:
@@ -163,7 +159,7 @@ class Training:
 
         if tensordict_utils.get(data, "distillation_use_topk", False):
             raise ValueError("top-K distillation and SIS use the same hook of the engine: turn one of them off")
-        self.service.draw = self._next_draw()
+        self.draw = self._next_draw()
         self.service.counts.clear()
         mini_batch = self._mini_batch(data)
         with logits_shown(data):
@@ -193,7 +189,8 @@ class Training:
             engine.infer_batch = infer
         self.service.advance_version(version)
         recorded = list(itertools.chain.from_iterable(own.entries.values()))
-        self.service.append(recorded, Sampling("processed"), worker="verl", retry_timeout=self.config.timeout)
+        append = functools.partial(self.service.append, worker="verl", retry_timeout=self.config.timeout)
+        unless_recorded(lambda: append(recorded, Sampling("processed")))
         return outputs
 
     def _mini_batch(self, data: Any) -> MiniBatch:
