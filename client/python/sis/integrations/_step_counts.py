@@ -33,7 +33,8 @@ class StepCounts:
         self.staleness: Optional[int] = None
         # By field of Totals, by reason, and by name and field of a correction.
         fields = [(name, field) for name in self._observed for field in vars(CorrectionTotals())]
-        self._sums: Counter[Any] = collections.Counter(dict.fromkeys([*vars(Totals()), *MissingReason, *fields, _INCOMPLETE], 0))
+        keys = [*vars(Totals()), *MissingReason, *fields, _INCOMPLETE]
+        self._sums: Counter[Any] = collections.Counter(dict.fromkeys(keys, 0))
 
     def add(self, evaluation: Optional[Evaluation], positions: int) -> None:
         """Adds an evaluation of positions of which `positions` count. None: no server answered, and they are

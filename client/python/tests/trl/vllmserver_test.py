@@ -63,7 +63,7 @@ class VllmserverTest(TrainerCase):
         told = trainer.vllm_generation.vllm_client.get_server_info()
         _refusals.check_vllm_server(told, 64)
         for changed, message in (
-            ({"model_config": {**told["model_config"], "logprobs_mode": "raw_logprobs"}}, "raw_logprobs.*Set it to .processed_logprobs"),
+            ({"model_config": {**told["model_config"], "logprobs_mode": "raw_logprobs"}}, "raw_.*Set it to .processed"),
             ({"model_config": {**told["model_config"], "max_logprobs": 20}}, "max_logprobs is 20.*--max-logprobs -1"),
             ({"speculative_config": {"method": "ngram"}}, "speculative_config is .*ngram.*Set it to None"),
         ):

@@ -64,7 +64,7 @@ class VerlRefusalTest(VerlCase):
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to None"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "as a whole. Set it to None"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
-                ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean': damped.*'vanilla'"),
+                ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "geo_mean': dam.*'vanilla'"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.rollout.top_p=0.9", "needs whole vocabularies"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.use_remove_padding=false", "Set it to True"),
                 (

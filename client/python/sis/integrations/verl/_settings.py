@@ -29,7 +29,7 @@ _RECORDS: Needed = {
     "actor_rollout_ref.rollout.calculate_log_probs": (True, "without log-probs no sample is known again"),
 }
 _OWN_SETS: Needed = {
-    f"{_CORRECTION}.bypass_mode": (False, "actors then recompute no old log-probs, and sis.sets='trainer' records these"),
+    f"{_CORRECTION}.bypass_mode": (False, "actors then recompute no old log-probs, which sis.sets='trainer' needs"),
 }
 
 
