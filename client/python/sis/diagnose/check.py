@@ -1,4 +1,4 @@
-"""Questions about a comparison, what checks of them find, and what they measure with."""
+"""Questions about a comparison, and the checks that answer them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Check:
 
 class Measured(NamedTuple):
     value: float
-    # The fault that it is beyond the limit; empty if it is none there either.
+    # Description of the fault if `value` is beyond the limit; empty if even that is no fault.
     finding: str
     sequences: List[int] = []
 
 
-# None: clear, without a value. A text: why nothing could be measured.
+# None: clear, without a value. A text: the reason why nothing could be measured.
 Answer = Union[Measured, str, None]
 # Called with a comparison, and, if another fault makes the answer meaningless, with the reason.
 Question = Callable[..., Check]

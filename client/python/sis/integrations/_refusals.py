@@ -14,7 +14,7 @@ def check(settings: Any, needed: Needed, prefix: str = "") -> None:
     A setting that is None or absent has the framework's default, which fits. All values that mean "off" are alike.
 
     Args:
-        settings: Object with attributes, or mapping; so are the settings that have others.
+        settings: Object with attributes, or mapping. A path leads through either.
         needed: The values.
         prefix: Beginning of the paths in errors.
     """

@@ -28,7 +28,7 @@ class LossLaws:
 
     # The ways to a loss, by name, and the names of those that are tested with rules.
     WAYS, RULED = {}, ()
-    # Of gradients, as a share of the largest one.
+    # Largest error of a gradient, as a share of the largest gradient.
     TOLERANCE = 1e-4
     # The beginning of the names of metrics.
     METRICS = ""

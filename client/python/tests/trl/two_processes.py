@@ -30,7 +30,7 @@ def meet(rank, folder, name):
 
 
 def _rank(rank, trainings, path, address, folder):
-    """One of two."""
+    """Trains as one of two ranks."""
     meet(rank, folder, "-".join(trainings))
     for name, changed in trainings.items():
         torch.save(_trained(name, path, address, pathlib.Path(folder), **changed), f"{folder}/{name}-{rank}")

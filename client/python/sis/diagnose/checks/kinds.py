@@ -47,7 +47,7 @@ def _count_lists(compared: Compared, own: Recording, other: Recording) -> Tuple[
     """
     lists, counts = own.lists, own.lists.counts
     mass = lists.sums(lists.probs)
-    # What the other file gives the same tokens; NaN if it does not tell of them all.
+    # Probability of the same tokens by the other file; NaN if that lacks one of them.
     there = lists.sums(np.exp(other.log_probs_of(lists.rows, lists.ids)))
     leaves_out = (counts > 0) & (there <= 0.98)
     sums_to_1 = mass > 0.998

@@ -104,11 +104,11 @@ def _best_shift(
     distances: Callable[[np.ndarray, np.ndarray], Tuple[np.ndarray, np.ndarray]],
     contradictions: Callable[[Recording, np.ndarray, np.ndarray], np.ndarray],
 ) -> Answer:
-    """Returns what the best shift gives, of at least `enough` positions.
+    """Returns the answer of the shift with the smallest distance, among shifts with at least `enough` positions.
 
     Args:
-        gathered: B's values are those of whatever A lists, so that B's are of another position.
-        distances: How far A at some positions is from B at others, and the distance that counts as 1.
+        gathered: B has values of the tokens that A lists. A shift then moves B's values to another position.
+        distances: Distance of A at some positions from B at others, and the distance that counts as 1.
         contradictions: How much the tokens of a file at some positions contradict its values at others.
     """
     least_distance = 0.3

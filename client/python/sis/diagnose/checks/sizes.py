@@ -73,7 +73,7 @@ def check_range(compared: Compared) -> Answer:
 
 
 _LEAST_NOISE = 0.1  # nats
-# A median's multiple that is no noise, which is of one size, within a factor of two to three, however large.
+# Noise has one size, within a factor of two to three. This multiple of the median is no noise.
 _FAR = 6
 
 

@@ -17,7 +17,7 @@ from sis._run import Sampling
 _OTHER_ORDER = 2.0**-18
 # Fields of transformers' generation_config.
 _SPECULATIVE = ("prompt_lookup_num_tokens", "assistant_model", "assistant_early_exit", "use_mtp")
-# Of a server's /server_info.
+# Needed values in a server's /server_info.
 _OF_VLLM_SERVER: Needed = {
     "model_config.logprobs_mode": ("processed_logprobs", "tokens are drawn from other distributions"),
     "speculative_config": (None, "its log-probs of some tokens are then wrong by several nats"),
