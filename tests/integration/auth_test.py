@@ -184,19 +184,6 @@ class SecurityTest(SecuredServerTest):
         self.assertEqual(client("", longest).get_run("good").owner, longest)
         self.assertEqual(client("Jane Doe").get_run("hers").owner, "Jane Doe")
 
-    def test_reflection_is_off_unless_asked_for(self):
-        def has_reflection(server):
-            with grpc.insecure_channel(server.address) as channel:
-                reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-                # ServerReflectionRequest.file_containing_symbol. The answer has what the file imports, too.
-                asked, files = b"\x22\x13sis.v1.RatioService", []
-                code, _ = outcome(lambda m: files.extend(reflect(iter([asked]), metadata=m)))
-            named = (b"sis/v1/ratio_service.proto", b"sis/v1/run.proto", b"EvaluateRequest")
-            return code == grpc.StatusCode.OK and all(name in b"".join(files) for name in named)
-
-        self.assertFalse(has_reflection(self.start()))
-        self.assertTrue(has_reflection(self.start("--reflection")))
-
 
 if __name__ == "__main__":
     unittest.main()
