@@ -43,7 +43,7 @@ class Check:
 
 class Measured(NamedTuple):
     value: float
-    # Description of the fault if `value` is beyond the limit; empty if even that is no fault.
+    # Description of the fault if `value` is beyond the limit; empty if such a value is harmless.
     finding: str
     sequences: List[int] = []
 
