@@ -15,8 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 import sis
-import sis.aio
 import sis.torch
+from sis.engines import Recorder
 from sis.engines.transformers import TransformersAdapter
 
 TOP_K, TURNS, TURN_TOKENS, TEMPERATURE = 20, 3, 24, 0.9
@@ -64,7 +64,7 @@ async def call_tool(vocabulary_size):
 
 async def take_turn(engine, recorder, episode, *, last):
     output = await engine.generate(episode)
-    await recorder.add(episode.name, output, more=not last)
+    recorder.add(episode.name, output, more=not last)
     episode.write(output.sampled_ids.tolist(), by_policy=True)
 
 
@@ -108,16 +108,14 @@ async def main(address, path):
     vocabulary_size = model.config.vocab_size
     engine = Engine(model)
     episodes = [Episode(f"episode-{index}", [270, 443, 285, 264]) for index in range(6)]
-    async with sis.aio.Client(address) as client:
-        run = await client.create_run(
-            f"agent-{time.time_ns()}", seed=1, vocabulary_size=vocabulary_size, top_k=TOP_K
-        )
-        async with sis.aio.Recorder(client, run, engine.adapter, policy_version=0) as recorder:
+    with sis.Client(address) as client:
+        run = client.create_run(f"agent-{time.time_ns()}", seed=1, vocabulary_size=vocabulary_size, top_k=TOP_K)
+        with Recorder(client, run, engine.adapter, policy_version=0) as recorder:
             for turn in range(TURNS):
                 if turn == 1:
                     # The trainer has new weights, and episodes go on with them where they are.
                     update(model, optimizer, episodes)
-                    await client.advance_version(run, 1)
+                    client.advance_version(run, 1)
                     recorder.policy_version = 1
                     await drop_a_turn(engine, episodes[0])
                 last = turn == TURNS - 1
@@ -126,17 +124,17 @@ async def main(address, path):
                     await asyncio.gather(*(use_tool(recorder, each, vocabulary_size) for each in episodes))
 
         update(model, optimizer, episodes)
-        await client.advance_version(run, 2)
+        client.advance_version(run, 2)
         names = [episode.name for episode in episodes]
         with torch.no_grad():
             logits, tokens, mask = logits_of(model, episodes)
         batch = sis.torch.PaddedBatch(names, mask)
-        records = await client.fetch_top_k(run, batch.slices, log_probs=False, keep_seconds=60)
+        records = client.fetch_top_k(run, batch.slices, log_probs=False, keep_seconds=60)
         own = batch.flat(tokens)
         gathered = sis.torch.gather(records, batch.flat(logits), own, temperature=TEMPERATURE)
         # With sampled_ids the service refuses tokens that are not the recorded ones.
         options = sis.EvaluateOptions(mask=batch.mask, sampled_ids=own)
-        evaluation = await client.evaluate(
+        evaluation = client.evaluate(
             run, records, draw=0, options=options, outputs=("decisions",), **gathered._asdict()
         )
         accepted = batch.padded(sis.torch.tensor(evaluation.accepted), False)
@@ -146,10 +144,10 @@ async def main(address, path):
             print(f"{episode.name}: {''.join(m if own else '.' for m, own in zip(marks, episode.mask))}")
         totals = evaluation.totals
         print(f"{totals.scored} tokens scored, {totals.masked} of tools, {totals.missing} missing")
-        for age in (await client.list_steps(run, draws=[0]))[0].ages:
+        for age in client.list_steps(run, draws=[0])[0].ages:
             print(f"{age.name} versions behind: {age.scored} tokens, {age.accept_rate:.1%} accepted")
         print(f"in all accepted {totals.accept_rate:.1%}, D {totals.mean_d:.4f}, D_SIS {totals.mean_d_sis:.4f} nats a token")
-        await client.release(run, names)
+        client.release(run, names)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@
     old_log_probs = np.where(found.accepted, sampled_log_probs, records.sampled_log_probs)
     client.release(run, names)
 
-Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. asyncio: sis.aio. Logs: sis.tracking. Files: sis.export.
+Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. Logs: sis.tracking. Files: sis.export.
 """
 
 import importlib
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Version of the whole project; the wheel takes it from here.
 __version__ = "0.2.0"
 
-_MODULES = ("aio", "diagnose", "engines", "export", "integrations", "tracking")
+_MODULES = ("diagnose", "engines", "export", "integrations", "tracking")
 _OF_PYTORCH = ("recomputed", "torch")
 
 

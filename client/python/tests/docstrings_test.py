@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Set, Tuple, Union
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "sis"
 # Modules that users import. Those of engines and trainers are all modules without an underscore.
-PUBLIC = {"aio", "export", "recomputed", "torch", "tracking"} | {
+PUBLIC = {"export", "recomputed", "torch", "tracking"} | {
     f"{folder}.{path.stem}" for folder in ("engines", "integrations") for path in PACKAGE.glob(f"{folder}/[a-z]*.py")
 }
 # Packages: public are the names that their `_names.py` or `__init__.py` imports.
@@ -123,9 +123,7 @@ def lacking_in_class(name: str, node: ast.ClassDef, of_bases: Set[str]) -> Itera
         if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
             names = [inner.target.id]
         elif isinstance(inner, ast.Assign):
-            # Not the methods of sis.aio, which have the docstrings of those that they call.
-            calls = isinstance(inner.value, ast.Call) and ast.unparse(inner.value.func) in ("_awaited", "_passed_on")
-            names = [target.id for target in inner.targets if isinstance(target, ast.Name) and not calls]
+            names = [target.id for target in inner.targets if isinstance(target, ast.Name)]
         else:
             names = []
         yield from (f"{name}: Attributes: {field}" for field in names if field[0] != "_" and field not in fields)

@@ -26,7 +26,7 @@ VERSION = "from importlib import metadata; import sis; assert sis.__version__ ==
 KERNELS = "from sis import _blocks; assert _blocks.crc32c(0, b'123456789') == 0xE3069283"
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
-    "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
+    "import sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
     "sis.integrations.verl._rollout"
 )
 

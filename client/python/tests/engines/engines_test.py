@@ -28,7 +28,6 @@ from server.testing.live_server import LiveServer
 from takes_minutes import takes_minutes
 
 import sis
-import sis.aio
 import sis.torch
 from sis.engines import Recorder, _vllm_arrays
 from sis.engines.llama_cpp import LlamaCppAdapter
@@ -181,15 +180,15 @@ class EnginesTest(unittest.TestCase):
                 ignore_eos=True,
             )  # fmt: skip
 
-        client = sis.aio.Client(self.address)
-        recorder = sis.aio.Recorder(client, self.run_, VllmAdapter(engine, params()), policy_version=1, interval=0.1)
+        client = self.client
+        recorder = Recorder(client, self.run_, VllmAdapter(engine, params()), policy_version=1, interval=0.1)
 
         async def generate(name, prompt, seed, until=None):
             tokens = []
             request_id = f"{name}-{seed}"
             async for output in engine.generate({"prompt_token_ids": prompt}, params(seed), request_id=request_id):
                 tokens += output.outputs[0].token_ids
-                await recorder.add(name, output)
+                recorder.add(name, output)
                 if until is not None and await until(len(tokens)):
                     await engine.abort(request_id)
                     break
@@ -200,7 +199,7 @@ class EnginesTest(unittest.TestCase):
 
         async def recorded(length):
             if length > 20:
-                seen.append((await client.get_run(self.run_.id)).positions)
+                seen.append(client.get_run(self.run_.id).positions)
             return length == 60
 
         _, prompt, tokens = await generate("aborted", PROMPTS[0], 1, until=recorded)
@@ -208,33 +207,32 @@ class EnginesTest(unittest.TestCase):
         # Another request goes on where it ended, by other weights, say.
         recorder.policy_version = 2
         _, _, rest = await generate("aborted", prompt + tokens, 2)
-        self.assertEqual(await recorder.flush(), {sis.SequenceRef("aborted"): len(tokens) + 100})
+        self.assertEqual(recorder.flush(), {sis.SequenceRef("aborted"): len(tokens) + 100})
         # Another attempt at a sequence.
         _, _, first = await generate("retried", PROMPTS[1], 3)
         self.assertEqual(recorder.retry("retried"), ("retried", 1))
         _, _, second = await generate("retried", PROMPTS[1], 4)
         many = await asyncio.gather(*(generate(f"s{i}", PROMPTS[i % 4], 10 + i) for i in range(16)))
-        await recorder.flush()
-        self.assertEqual(len((await client.fetch_top_k(self.run_, [("retried", 1)])).sampled_ids), len(second))
+        recorder.flush()
+        self.assertEqual(len(client.fetch_top_k(self.run_, [("retried", 1)]).sampled_ids), len(second))
         self.check([("aborted", prompt, tokens + rest), ("retried", PROMPTS[1], first), *many], 0.9, 1e-5)
 
-        await recorder.close()
+        recorder.close()
         # The page's second snippet, and new weights by its third.
-        run = await client.create_run("page", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K)
+        run = client.create_run("page", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K)
         here = {
             "client": client, "run": run, "engine": engine, "params": params(5), "step": 0, "name": "delta",
             "prompt": {"prompt_token_ids": PROMPTS[0]},
         }  # fmt: skip
         await snippets.run("engines", 2, here)
-        self.assertEqual(len(await client.fetch_top_k(run, ["delta"])), 100)
+        self.assertEqual(len(client.fetch_top_k(run, ["delta"])), 100)
         # Weights come over NCCL, which needs a GPU.
         with unittest.mock.patch.object(engine, "collective_rpc", unittest.mock.AsyncMock()):
-            await snippets.run("engines", 3, {"client": self.client, "run": run, "engine": engine})
-        self.assertEqual((await client.get_run("page")).policy_version, 42)
+            await snippets.run("engines", 3, {"client": client, "run": run, "engine": engine})
+        self.assertEqual(client.get_run("page").policy_version, 42)
         await snippets.run("engines", 2, {**here, "name": "of the new weights", "step": None})
-        versions = {each.sequence.id: each.policy_version for each in await client.list_sequences(run)}
+        versions = {each.sequence.id: each.policy_version for each in client.list_sequences(run)}
         self.assertEqual(versions, {"delta": 0, "of the new weights": 42})
-        await client.close()
         await self.as_verl_uses_it(engine)
 
     def test_arrays_of_vllm(self):

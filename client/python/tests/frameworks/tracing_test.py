@@ -13,7 +13,6 @@ from server.testing.live_server import LiveServer
 from server.testing.random_records import drawn, log_softmax
 
 import sis
-import sis.aio
 
 VOCABULARY, K = 16, 4
 # Enough sequences for both replicas to have some.
@@ -71,12 +70,11 @@ class TracingTest(unittest.TestCase):
 
     def test_calls_by_asyncio_belong_to_the_span_around_them(self):
         async def run_it():
-            async with sis.aio.Client(self.servers[0].address, timeout=60) as client:
-                run = await client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K)
-                with self.tracer.start_as_current_span("step") as step:
-                    await sis.aio.append_many(client, run, blocks(), sampling=SAMPLING)
-                    await client.fetch_top_k(run, ["a"])
-                return step.get_span_context()
+            client, run = self.open_run(self.servers[0].address)
+            with self.tracer.start_as_current_span("step") as step:
+                await asyncio.to_thread(sis.append_many, client, run, blocks(), sampling=SAMPLING)
+                await asyncio.to_thread(client.fetch_top_k, run, ["a"])
+            return step.get_span_context()
 
         step = asyncio.run(run_it())
         spans = [span for span in self.exporter.get_finished_spans() if span.name.startswith("sis.")]
