@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import abc
-import atexit
-import os
-import warnings
 from typing import Dict, Iterable, NamedTuple, Optional, Sequence
 
 from sis import _spans
@@ -38,41 +35,6 @@ class Source(NamedTuple):
         )
 
 
-# The open streams of this process, each with its service. Keeps streams that the program dropped without
-# closing them, to warn of their unflushed entries.
-_open: Dict[AppendStream, object] = {}
-
-
-def opened(stream: AppendStream, service: object) -> None:
-    """Registers an open stream."""
-    _open[stream] = service
-
-
-def ended(stream: AppendStream) -> None:
-    """Unregisters a stream whose user has ended it, or knows that it failed."""
-    _open.pop(stream, None)
-
-
-def warn_of_unflushed(why: str, service: object = None) -> None:
-    """Ends the open streams of one service or of all, with a warning of the entries that may be lost."""
-    for stream, of_service in list(_open.items()):
-        if service is not None and of_service is not service:
-            continue
-        entries = stream.unflushed()
-        ended(stream)
-        if entries:
-            warnings.warn(
-                f"append stream: {entries} entries were not flushed when {why}: they may be lost",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
-
-atexit.register(warn_of_unflushed, "the program ended")
-# Streams belong to the process that opened them.
-os.register_at_fork(after_in_child=_open.clear)
-
-
 class AppendStream(ClosesItself):
     """A stream of entries, from Client.append. As a context manager it flushes and closes itself on exit.
 
@@ -86,9 +48,6 @@ class AppendStream(ClosesItself):
     be stored. Open another stream and resend everything since the last flush; the service accepts repeated blocks.
     With several replicas, a stream continues without an unreachable one: its entries are refused with UNAVAILABLE
     until it is reachable again.
-
-    A program that exits, or closes its client, before it flushes a stream gets a RuntimeWarning with the number of
-    entries that may be lost.
 
     Every method may be called from any thread. Entries of one sequence are applied in the order of the calls, so make
     the calls for one sequence in one thread. A flush covers all earlier calls of all threads, and raises their
@@ -227,35 +186,21 @@ class AppendStream(ClosesItself):
             The committed lengths.
         """
 
-    @abc.abstractmethod
-    def unflushed(self) -> int:
-        """Counts entries without an ack.
-
-        Returns:
-            The number of entries that were sent or refused since the last flush, and not acked.
-        """
-
     def close(self) -> None:
         """Flushes and closes the stream. Raises the errors of flush, and closes the stream even then. Idempotent."""
         self._owner.check("append stream")
-        ended(self)
         if self._closed:
             return
         try:
             self.flush()
         finally:
-            self._end()
+            self._break_off()
 
     def abandon(self) -> None:
         """Ends the stream immediately. Unflushed entries may or may not be stored."""
         if self._owner.here:
-            ended(self)
             self._break_off()
 
     @abc.abstractmethod
-    def _end(self) -> None:
-        """Ends the stream after a flush."""
-
-    @abc.abstractmethod
     def _break_off(self) -> None:
-        """Ends the stream with unacked entries."""
+        """Ends the stream."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, Iterable, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple, Union
 
-from sis import _append as append_module
 from sis import _spans
 from sis._append import AppendStream, Source
 from sis._append_streams import checked_entries
@@ -98,13 +97,9 @@ class Client:
         return self._servers
 
     def close(self) -> None:
-        """Closes the connections; calls in progress end with CANCELLED.
-
-        A RuntimeWarning says how many entries of its append streams were not flushed.
-        """
+        """Closes the connections; calls in progress end with CANCELLED."""
         # gRPC would end the parent's connections.
         if self._owner.here:
-            append_module.warn_of_unflushed("its client was closed", self._service)
             self._service.close()
 
     def __enter__(self) -> Client:
@@ -335,10 +330,7 @@ class Client:
         Returns:
             The stream, a context manager.
         """
-        source = Source(run, sampling, worker, retry_timeout)
-        stream = self._service.append(source)
-        append_module.opened(stream, self._service)
-        return stream
+        return self._service.append(Source(run, sampling, worker, retry_timeout))
 
     def fetch_top_k(
         self,
@@ -477,7 +469,12 @@ def append_many(
     """
     made = checked_entries.checked(entries, run.config)
     with _spans.client_span("append_many", run=run.id, entries=len(made)):
-        return client._service.append_many(Source(run, sampling, worker, retry_timeout), made)
+        stream = client._service.append(Source(run, sampling, worker, retry_timeout))
+        try:
+            stream.put(made, at_once=True)
+            return stream.flush_untraced()
+        finally:
+            stream.abandon()
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:

@@ -1,10 +1,6 @@
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import unittest
-import warnings
 
 import grpc
 import numpy as np
@@ -133,50 +129,6 @@ class AppendTest(fake_service.ServiceTest):
         self.assertEqual((stream.flush(), stream.flush()), ({}, {}))
         # One question is enough.
         self.assertEqual([len(batch.entries) for batch in self.service.batches], [0])
-
-    def test_closing_a_client_warns_of_unflushed_entries(self):
-        client = sis.Client(self.address, timeout=20)
-        streams = [client.append(self.run_, sampling=SAMPLING) for _ in range(4)]
-        for stream in streams:
-            self.block(stream)
-            stream.seal("s", length=2)
-        self.addCleanup(streams[0].abandon)
-        streams[1].flush()
-        streams[2].close()
-        streams[3].abandon()
-        message = "2 entries were not flushed when its client was closed"
-        with self.assertWarnsRegex(RuntimeWarning, message):
-            client.close()
-        with warnings.catch_warnings(record=True) as said:
-            client.close()
-        self.assertEqual(said, [])
-
-    def test_unreported_refusals_are_not_flushed(self):
-        client = sis.Client(self.address, timeout=20)
-        stream = client.append(self.run_, sampling=SAMPLING)
-        self.addCleanup(stream.abandon)
-        stream.append_many([sis.Seal("a", length) for length in (2, 3, 4)])
-        while stream.unflushed() > 2:
-            time.sleep(0.01)
-        with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed"):
-            client.close()
-
-    def test_a_program_that_ends_reports_unflushed_entries(self):
-        code = """
-            import sys, sis
-            client = sis.Client(sys.argv[1])
-            run = client.get_run("run").run
-            stream = client.append(run, sampling=sis.Sampling("raw"))
-            stream.seal("s", length=0)
-            sis.append_many(client, run, [sis.Seal("t", 0)], sampling=sis.Sampling("raw"))
-            if len(sys.argv) > 2:
-                stream.flush()
-        """
-        for flushed, said in (([], "1 entries were not flushed when the program ended"), (["flush"], "^$")):
-            command = [sys.executable, "-c", textwrap.dedent(code), self.address, *flushed]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertRegex(done.stderr, said)
 
     def test_too_few_acks_are_an_error(self):
         self.service.apply = lambda run, entry: fake_service.pb.Ack()

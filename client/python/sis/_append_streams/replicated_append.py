@@ -56,11 +56,6 @@ class _Lane:
             except _errors.Error:
                 pass
 
-    def unflushed(self) -> int:
-        with self._lock:
-            unsent = self._stream.unflushed() if self._stream is not None else 0
-            return unsent + len(self._refused)
-
     def flush(self) -> Tuple[Dict[SequenceRef, int], List[_errors.Refusal]]:
         """Returns the committed lengths and the refusals."""
         with self._lock:
@@ -159,12 +154,6 @@ class ReplicatedAppendStream(AppendStream):
         if refused:
             raise _errors.AppendError(refused)
         return committed
-
-    def unflushed(self) -> int:
-        return sum(lane.unflushed() for lane in self._lanes)
-
-    def _end(self) -> None:
-        self._break_off()
 
     def _break_off(self) -> None:
         self._closed = True

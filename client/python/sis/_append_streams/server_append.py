@@ -11,7 +11,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optio
 
 import grpc
 
-from sis import _append, _errors, _owner
+from sis import _errors, _owner
 from sis._append import AppendStream, Source
 from sis._append_streams.checked_entries import Entry, append_request
 from sis._records import SequenceRef
@@ -108,19 +108,6 @@ class ServerAppendStream(AppendStream):
             raise _errors.AppendError(refused)
         return committed
 
-    def unflushed(self) -> int:
-        with self._changed:
-            in_flight = sum(len(batch.entries) for batch in self._in_flight)
-            waiting = len(self._waiting_for_room) + len(self._pending)
-            return in_flight + waiting + len(self._refused)
-
-    def _end(self) -> None:
-        with self._changed:
-            self._closed = True
-        self._requests.put(None)
-        self._reader.join(self._timeout)
-        self._break_off()
-
     def _break_off(self) -> None:
         with self._changed:
             self._closed = True
@@ -149,7 +136,6 @@ class ServerAppendStream(AppendStream):
 
     def _check(self) -> None:
         if self._failure is not None:
-            _append.ended(self)
             raise self._failure
         if self._closed:
             raise ValueError("the append stream is closed")

@@ -11,10 +11,9 @@ import numpy as np
 
 from sis import _errors, _spans
 from sis._append import Source
-from sis._append_streams.checked_entries import Entry
-from sis._append_streams.replicated_append import ReplicatedAppendStream, by_replica
+from sis._append_streams.replicated_append import ReplicatedAppendStream
 from sis._evaluate.micro_batches import Request
-from sis._records import MissingRange, SequenceRef, Slice
+from sis._records import MissingRange, Slice
 from sis._servers.merged_answers import merged_inspections, merged_run, merged_steps
 from sis._servers.placement import Placement
 from sis._servers.single_server import SingleServer
@@ -31,8 +30,8 @@ STORE_DOWN_DIGEST = 2**64 - 1
 # In place of a replica's index.
 _NOBODY = -1
 
-# Maximum and default number of entries that a server lists.
-_MAX_PAGE = 1000
+# Number of sequences that a server lists.
+_PAGE = 1000
 
 # Outputs that a server computes for missing positions from the trainer's own log-probs. A client can't.
 _OF_EVERY_POSITION = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS, pb.OUTPUT_SURROGATES, pb.OUTPUT_COEFFICIENTS}
@@ -70,17 +69,15 @@ class Replicas:
         agreed = pb.CreateRunRequest(run_id=request.run_id, config=request.config, incarnation=incarnation)
         behind = [index for index, answer in answers.items() if answer.incarnation < incarnation]
         self._ask({index: lambda server: server.CreateRun(agreed) for index in behind})
-        # In a shared store the first one creates the run, and the others find it.
-        all_or_any = any if self._shares_store() else all
-        created = all_or_any(answer.created for answer in answers.values())
-        return pb.CreateRunResponse(incarnation=incarnation, created=created)
+        self._learn_store()
+        return pb.CreateRunResponse(incarnation=incarnation)
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.GetRun(request))
         run = merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run)
-        self._shares_store()
+        self._learn_store()
         return pb.GetRunResponse(run=run, unanswered=unanswered)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
@@ -130,20 +127,18 @@ class Replicas:
         begin = 0
         if request.HasField("after"):
             begin = next((i + 1 for i, kept in enumerate(steps) if kept.draw == request.after), 0)
-        end = begin + (request.limit or _MAX_PAGE)
         for kept in steps:
             kept.step.unanswered[:] = unanswered
-        return pb.ListStepsResponse(steps=steps[begin:end], more=end < len(steps), unanswered=unanswered)
+        return pb.ListStepsResponse(steps=steps[begin:], unanswered=unanswered)
 
     def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.ListSequences(request))
         by_name = {
             (kept.sequence.id.encode(), kept.sequence.attempt): kept for part in answers for kept in part.sequences
         }
-        limit = request.limit or _MAX_PAGE
         return pb.ListSequencesResponse(
-            sequences=[by_name[name] for name in sorted(by_name)[:limit]],
-            more=len(by_name) > limit or any(part.more for part in answers),
+            sequences=[by_name[name] for name in sorted(by_name)[:_PAGE]],
+            more=len(by_name) > _PAGE or any(part.more for part in answers),
             unanswered=unanswered,
             store_keeps_evicted=any(part.store_keeps_evicted for part in answers),
         )
@@ -173,29 +168,6 @@ class Replicas:
             _spans.in_this_context(lambda server: server.append(source)),
             self._pool,
         )
-
-    def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
-        """Appends to the entries' replicas. AppendError also lists the entries of unreachable replicas."""
-        parts = by_replica(entries, functools.partial(self._replica, source.run.id))
-        calls = {
-            index: self._pool.submit(_spans.in_this_context(self._servers[index].append_many), source, part)
-            for index, part in parts.items()
-        }
-        futures.wait(calls.values())
-        committed: Dict[SequenceRef, int] = {}
-        refused: List[_errors.Refusal] = []
-        for index, call in calls.items():
-            try:
-                committed.update(call.result())
-            except _errors.AppendError as error:
-                refused += error.refused
-            except _errors.Error as error:
-                if not _errors.is_away(error):
-                    raise
-                refused += [entry.refusal(error.code, error.message) for entry in parts[index]]
-        if refused:
-            raise _errors.AppendError(refused)
-        return committed
 
     def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
         if not request.slices:
@@ -243,7 +215,7 @@ class Replicas:
         answers: Dict[int, List[pb.EvaluateResponse]] = {index: [] for index in requests}
         _, down = self._ask(
             {
-                index: functools.partial(_evaluate_all, requests[index], answers[index])
+                index: functools.partial(SingleServer.evaluate_all, requests=requests[index], answers=answers[index])
                 for index in requests
                 if index != _NOBODY
             }
@@ -268,14 +240,13 @@ class Replicas:
             rest = requests[len(answers) :]
             if index != gone and rest:
                 more: List[pb.EvaluateResponse] = []
-                self._ask({index: functools.partial(_evaluate_all, rest, more)})
+                self._ask({index: functools.partial(SingleServer.evaluate_all, requests=rest, answers=more)})
                 answers += more
 
-    def _shares_store(self) -> bool:
+    def _learn_store(self) -> None:
         if self._one_store is None:
             shared = [state.shared_store for state in self.get_servers() if isinstance(state, pb.GetServerResponse)]
             self._one_store = all(shared) if shared else None
-        return bool(self._one_store)
 
     def _replica(self, run_id: str, sequence_id: str) -> int:
         """Returns the index of the sequence's replica. If that one is skipped and the servers share a store, returns
@@ -374,15 +345,7 @@ class Replicas:
         return found, unanswered
 
 
-def _evaluate_all(
-    requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse], server: SingleServer
-) -> None:
-    server.evaluate_all(requests, answers)
-
-
-@functools.lru_cache(maxsize=256)
-def _placement_over(names: Tuple[str, ...]) -> Placement:
-    return Placement(names)
+_placement_over = functools.lru_cache(maxsize=256)(Placement)
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:

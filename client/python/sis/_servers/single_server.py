@@ -11,11 +11,10 @@ import grpc
 
 from sis import _errors, _owner
 from sis._append import Source
-from sis._append_streams.checked_entries import Entry
 from sis._append_streams.server_append import ServerAppendStream
 from sis._credentials import Credentials
 from sis._evaluate.micro_batches import Request
-from sis._records import SequenceRef, Slice
+from sis._records import Slice
 from sis._servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
@@ -230,24 +229,6 @@ class SingleServer:
                 raise
             # After any other error the stream fails in the same way, and raises at its first flush.
         return ServerAppendStream(self._stub.Append, source, self._timeout)
-
-    def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
-        """Returns the committed lengths of the stored sequences. Raises the errors of a stream's flush."""
-
-        def send() -> Union[Dict[SequenceRef, int], _errors.AppendError]:
-            stream = self.append(source)
-            try:
-                stream.put(entries, at_once=True)
-                return stream.flush_untraced()
-            except _errors.AppendError as refused:
-                return refused  # The server has answered, whatever the codes.
-            finally:
-                stream.abandon()
-
-        answer = self._send_about(source.run.id, send)
-        if isinstance(answer, _errors.AppendError):
-            raise answer
-        return answer
 
     def remember(self, run: pb.Run, *, confirmed: bool = False) -> None:
         """Remembers a run, to reopen it if the server loses it. `confirmed`: the server has just named it."""
