@@ -9,7 +9,7 @@ recorder that streams while they generate.
             recorder.add(name, output)
 """
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, VersionRange, entries_of
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told, VersionRange, entries_of
 from sis.engines._recorder import Recorder
 
-__all__ = ["Adapter", "Columns", "MalformedOutput", "Piece", "Recorder", "VersionRange", "entries_of"]
+__all__ = ["Adapter", "Columns", "MalformedOutput", "Piece", "Recorder", "Told", "VersionRange", "entries_of"]

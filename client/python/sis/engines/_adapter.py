@@ -289,17 +289,18 @@ def entries_of(
 
 
 class Told(NamedTuple):
-    """What an adapter says of an output, except its log-probs.
+    """What an engine says of an output, except its log-probs.
 
     Attributes:
-        length, ended, versions: As the adapter's methods.
-        error: Why these are unknown; None: they are known.
+        length: Number of positions.
+        ended: "finished" or "aborted" if the output is its request's last; None if the request goes on.
+        versions: The engine's names of the weights that generated the request. Ranges by ascending position, which may
+            go beyond the output; empty if the engine names no weights.
     """
 
-    length: int = 0
+    length: int
     ended: Optional[str] = None
     versions: Sequence[VersionRange] = ()
-    error: Optional[Exception] = None
 
 
 class Adapter(abc.ABC):
@@ -314,51 +315,18 @@ class Adapter(abc.ABC):
     cumulative: bool
 
     @abc.abstractmethod
-    def length(self, output: Any) -> int:
-        """Counts the positions of an output.
+    def told(self, output: Any) -> Told:
+        """Returns what the engine says of an output, except its log-probs.
 
         Args:
             output: The output.
 
         Returns:
-            The number of positions.
+            Length, end and weight versions.
 
         Raises:
-            Exception: The number is unknown.
+            Exception: The length is unknown.
         """
-
-    @abc.abstractmethod
-    def ended(self, output: Any) -> Optional[str]:
-        """Returns whether an output is its request's last.
-
-        Args:
-            output: The output.
-
-        Returns:
-            "finished" or "aborted"; None if the request goes on.
-        """
-
-    def versions(self, output: Any) -> Sequence[VersionRange]:
-        """Returns the engine's names of the weights that generated a request.
-
-        Args:
-            output: Output of the request.
-
-        Returns:
-            Ranges by ascending position, which may go beyond the output; empty if the engine names no weights.
-        """
-        return ()
-
-    def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
-        """Returns what the engine says of several outputs, except their log-probs.
-
-        Args:
-            outputs: The outputs.
-
-        Returns:
-            `length`, `ended` and `versions` of each output.
-        """
-        return [Told(self.length(output), self.ended(output), self.versions(output)) for output in outputs]
 
     @abc.abstractmethod
     def columns(self, pieces: Sequence[Piece]) -> Columns:
@@ -408,7 +376,7 @@ class Adapter(abc.ABC):
         Raises:
             MalformedOutput: The output's log-probs can't be assigned to its tokens.
         """
-        read = self.read([Piece(output, 0, self.length(output))], top_k, vocabulary_size)
+        read = self.read([Piece(output, 0, self.told(output).length)], top_k, vocabulary_size)
         for fault in read.faults:
             if isinstance(fault.error, MalformedOutput):
                 raise fault.error

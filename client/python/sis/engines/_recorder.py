@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 import warnings
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from sis import _errors
 from sis._append import AppendStream
@@ -213,7 +213,7 @@ class Recorder(ClosesItself):
         self._add(list(outputs), False, policy_version)
 
     def _add(self, pairs: Sequence[Tuple[str, Any]], more: bool, policy_version: Optional[int]) -> None:
-        told = self._told([output for _, output in pairs])
+        told = [self._told(output) for _, output in pairs]
         with self._mine():
             self._admit()
             version = self._policy_version if policy_version is None else policy_version
@@ -221,13 +221,11 @@ class Recorder(ClosesItself):
             for (sequence, output), of_output in zip(pairs, told):
                 self._note(sequence, output, of_output, more, version, now)
 
-    def _told(self, outputs: Sequence[Any]) -> Sequence[Told]:
+    def _told(self, output: Any) -> Union[Told, Exception]:
         try:
-            return self._adapter.told(outputs)
+            return self._adapter.told(output)
         except Exception as error:  # Any: engines return anything.
-            if len(outputs) == 1:
-                return [Told(error=error)]
-            return [told for output in outputs for told in self._told([output])]
+            return error
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as a tool's. The trainer's
@@ -337,21 +335,21 @@ class Recorder(ClosesItself):
             self._check()
 
     def _note(
-        self, sequence: str, output: Any, told: Told, more: bool, version: Optional[int], now: float
+        self, sequence: str, output: Any, told: Union[Told, Exception], more: bool, version: Optional[int], now: float
     ) -> None:
         state = self._sequences.get(sequence)
         if state is None:
             state = self._sequences[sequence] = _Sequence()
+        if isinstance(told, Exception):
+            if not state.given_up:
+                state.given_up = True
+                named = f"{_named(sequence, state.attempt)}, position {state.length}"
+                self._note_malformed(f"{named}: the rest is not recorded, as an output is malformed: {text_of(told)}")
+            return
         ended = told.ended
         if not state.given_up:
             # Positions of the request, and the first one of the output.
             start, base = state.of_request, 0 if self._adapter.cumulative else state.of_request
-            if told.error is not None:
-                state.given_up = True
-                named = f"{_named(sequence, state.attempt)}, position {state.length}"
-                self._note_malformed(
-                    f"{named}: the rest is not recorded, as an output is malformed: {text_of(told.error)}"
-                )
             count = base + told.length
             for label, begin, end in ranges_within(told.versions, start, count):
                 work = self._work_of(sequence, state, (label, version), now)

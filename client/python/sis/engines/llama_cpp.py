@@ -7,7 +7,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines._adapter import NULL_LOG_PROB, Adapter, Columns, MalformedOutput, Piece
+from sis.engines._adapter import NULL_LOG_PROB, Adapter, Columns, MalformedOutput, Piece, Told
 from sis.engines._lists import nullable, padded
 from sis._run import Sampling
 
@@ -59,11 +59,8 @@ class LlamaCppAdapter(Adapter):
         """
         self.sampling = sampling(answer["generation_settings"])
 
-    def length(self, output: Mapping[str, Any]) -> int:
-        return len(output["tokens"])
-
-    def ended(self, output: Mapping[str, Any]) -> Optional[str]:
-        return "aborted" if output.get("stop_type") == "none" else "finished"
+    def told(self, output: Mapping[str, Any]) -> Told:
+        return Told(len(output["tokens"]), "aborted" if output.get("stop_type") == "none" else "finished")
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         after = self.sampling.log_probs == "processed"

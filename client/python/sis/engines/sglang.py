@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, NothingListed, Piece, VersionRange, version_ranges
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, NothingListed, Piece, Told, version_ranges
 from sis.engines._lists import nullable, padded, widened
 from sis._run import Sampling
 
@@ -70,22 +70,17 @@ class SglangAdapter(Adapter):
         # A streamed answer otherwise repeats the request's earlier ones.
         self.cumulative = not _setting(server_args, "incremental_streaming_output")
 
-    def length(self, output: Mapping[str, Any]) -> int:
-        # A request that is aborted while it waits ends with an answer that has no count of the
-        # prompt's tokens. It repeats all that was said, in increments too.
-        if "prompt_tokens" not in output["meta_info"] and not self.cumulative:
-            return 0
-        ids = output.get("output_ids")
-        return len(sampled(output)) if ids is None else len(ids)
-
-    def ended(self, output: Mapping[str, Any]) -> Optional[str]:
-        reason = output["meta_info"]["finish_reason"]
-        if reason is None:
-            return None
-        return "aborted" if reason["type"] == "abort" else "finished"
-
-    def versions(self, output: Mapping[str, Any]) -> List[VersionRange]:
-        return version_ranges(output["meta_info"])
+    def told(self, output: Mapping[str, Any]) -> Told:
+        meta, ids = output["meta_info"], output.get("output_ids")
+        if "prompt_tokens" not in meta and not self.cumulative:
+            # A request that is aborted while it waits ends with an answer that has no count of the
+            # prompt's tokens. It repeats all that was said, in increments too.
+            length = 0
+        else:
+            length = len(sampled(output) if ids is None else ids)
+        reason = meta["finish_reason"]
+        ended = reason and ("aborted" if reason["type"] == "abort" else "finished")
+        return Told(length, ended, version_ranges(meta))
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         drawn: List[int] = []

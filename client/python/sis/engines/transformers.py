@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told
 from sis._run import Sampling
 
 
@@ -61,11 +61,8 @@ class TransformersAdapter(Adapter):
         ended = np.isin(sampled, eos)
         return np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, sampled.shape[1]).tolist()
 
-    def length(self, output: Columns) -> int:
-        return len(output.sampled_ids)
-
-    def ended(self, output: Columns) -> Optional[str]:
-        return "finished"
+    def told(self, output: Columns) -> Told:
+        return Told(len(output.sampled_ids), "finished")
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         for piece in pieces:

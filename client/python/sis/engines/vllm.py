@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 
 import numpy as np
 
-from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told, VersionRange, version_ranges
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told, version_ranges
 from sis.engines._lists import flat_padded, nullable, strictly_above
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 from sis.engines._vllm_arrays import ArrayLogprobs, ranges_of, running_versions
@@ -63,27 +63,13 @@ class VllmAdapter(Adapter):
         kind = getattr(getattr(sampling_params, "output_kind", None), "name", "CUMULATIVE")
         self.cumulative = kind != "DELTA"
 
-    def length(self, output: Any) -> int:
-        return len(_completion(output).token_ids)
-
-    def ended(self, output: Any) -> Optional[str]:
-        return _ended(_completion(output).finish_reason)
-
-    def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
-        # Most have not ended.
-        return [
-            Told(
-                len(completion.token_ids),
-                completion.finish_reason and _ended(completion.finish_reason),
-                ranges_of(completion.weight_versions)
-                if getattr(completion, "weight_versions", None)
-                else running_versions(self._engine, getattr(output, "request_id", None)),
-            )
-            for output, completion in zip(outputs, map(_completion, outputs))
-        ]
-
-    def versions(self, output: Any) -> Sequence[VersionRange]:
-        return self.told([output])[0].versions
+    def told(self, output: Any) -> Told:
+        completion = _completion(output)
+        spans = getattr(completion, "weight_versions", None)
+        versions = (
+            ranges_of(spans) if spans else running_versions(self._engine, getattr(output, "request_id", None))
+        )
+        return Told(len(completion.token_ids), _ended(completion.finish_reason), versions)
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
@@ -316,17 +302,11 @@ class OpenAiAdapter(Adapter):
         self._chat = "messages" in request
         self._listed = _asked_for(request.get("top_logprobs" if self._chat else "logprobs"), 3 if self._chat else 1)
 
-    def length(self, output: Mapping[str, Any]) -> int:
+    def told(self, output: Mapping[str, Any]) -> Told:
         ids = output.get("token_ids")
         if ids is None and _says_something(output):
             raise MalformedOutput("token_ids is null: how many tokens the answer has is unknown")
-        return len(ids or ())
-
-    def ended(self, output: Mapping[str, Any]) -> Optional[str]:
-        return _ended(output.get("finish_reason"))
-
-    def versions(self, output: Mapping[str, Any]) -> List[VersionRange]:
-        return version_ranges(output)
+        return Told(len(ids or ()), _ended(output.get("finish_reason")), version_ranges(output))
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []

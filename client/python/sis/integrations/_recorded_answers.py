@@ -60,9 +60,9 @@ class AnswerRecorder:
         self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any
     ) -> Tuple[List[AppendEntry], int]:
         """Returns the entries to append, and their newest policy version."""
-        length, in_answer = len(tokens), adapter.length(output)
-        if in_answer != length:
-            raise ValueError(f"response_length: got {length}; must be {in_answer}, the length of the engine's answer")
+        length, told = len(tokens), adapter.told(output)
+        if told.length != length:
+            raise ValueError(f"response_length: got {length}; must be {told.length}, the length of the engine's answer")
         config = self._run.config
         record = adapter.record(output, config.top_k, config.vocabulary_size)
         differ = np.flatnonzero((reasons_of(record.sampled_log_probs) == 0) & (record.sampled_ids != np.asarray(tokens)))
@@ -73,7 +73,7 @@ class AnswerRecorder:
             )
         entries: List[AppendEntry] = []
         newest = 0
-        for version, start, stop in ranges_within(adapter.versions(output), 0, length):
+        for version, start, stop in ranges_within(told.versions, 0, length):
             number = _number(version)
             if number is None:
                 entries.append(Gap(name, start, stop - start, MissingReason.UNKNOWN_VERSION))

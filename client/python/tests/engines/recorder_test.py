@@ -13,7 +13,7 @@ import numpy as np
 from in_a_fork import in_a_fork
 
 import sis
-from sis.engines import Columns, MalformedOutput, Recorder, VersionRange
+from sis.engines import Columns, MalformedOutput, Recorder, Told, VersionRange
 from sis.engines._adapter import Adapter
 
 VOCABULARY, TOP_K = 50, 4
@@ -28,14 +28,8 @@ class Engine(Adapter):
         self.cumulative = cumulative
         self.calls = []
 
-    def length(self, output):
-        return len(output.positions)
-
-    def ended(self, output):
-        return output.ended
-
-    def versions(self, output):
-        return [VersionRange(*each) for each in output.versions]
+    def told(self, output):
+        return Told(len(output.positions), output.ended, [VersionRange(*each) for each in output.versions])
 
     def columns(self, pieces):
         self.calls.append(len(pieces))

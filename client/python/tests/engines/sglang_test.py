@@ -80,8 +80,8 @@ class SglangTest(unittest.TestCase):
     def test_an_aborted_request_is_recorded_as_far_as_it_came(self):
         adapter = SglangAdapter(PARAMS["plain"])
         last = RECORDED["aborted"][-1]
-        self.assertEqual(adapter.ended(last), "aborted")
-        length = adapter.length(last)
+        length, ended, _ = adapter.told(last)
+        self.assertEqual(ended, "aborted")
         self.assertTrue(0 < length < 100)
         self.assertEqual(len(adapter.record(last, 5).sampled_ids), length)
 
@@ -98,13 +98,13 @@ class SglangTest(unittest.TestCase):
                 meta[name] = meta[name][told:]
             told += len(meta["output_token_logprobs"])
             outputs.append(output)
-        pieces = [Piece(output, 0, adapter.length(output)) for output in outputs]
+        pieces = [Piece(output, 0, adapter.told(output).length) for output in outputs]
         whole = SglangAdapter(PARAMS["plain"]).record(RECORDED["stream"][-1], 5)
         self.assert_same(adapter.columns(pieces).record(5), whole)
         last = copy.deepcopy(RECORDED["stream"][-1])
         last["meta_info"].pop("prompt_tokens")
         last["meta_info"]["finish_reason"] = {"type": "abort", "message": "Abort in waiting queue"}
-        self.assertEqual((adapter.length(last), adapter.ended(last)), (0, "aborted"))
+        self.assertEqual(adapter.told(last)[:2], (0, "aborted"))
 
     def test_versions_are_those_that_the_engine_names(self):
         made = SglangAdapter({})
@@ -115,7 +115,7 @@ class SglangTest(unittest.TestCase):
             ({"weight_version": "default"}, [("default", 0, None)]),
             ({"weight_version": "v2", "weight_versions": spans}, [("v1", 0, 3), ("v2", 3, 9)]),
         ):
-            self.assertEqual(made.versions({"meta_info": meta}), ranges)
+            self.assertEqual(made.told({"output_ids": [], "meta_info": {"finish_reason": None, **meta}}).versions, ranges)
 
     def test_reads_how_the_log_probs_were_made(self):
         self.assertEqual(SglangAdapter(PARAMS["warm"]).sampling.temperature, 0.7)

@@ -126,7 +126,7 @@ class VllmTest(unittest.TestCase):
             np.testing.assert_array_equal(record.top_k_ids, want.top_k_ids)
             np.testing.assert_allclose(record.sampled_log_probs, want.sampled_log_probs, atol=1e-4)
             np.testing.assert_allclose(record.top_k_log_probs, want.top_k_log_probs, atol=1e-4)
-            self.assertEqual(openai().ended(choice), "finished")
+            self.assertEqual(openai().told(choice).ended, "finished")
 
     def test_the_set_of_a_chat_or_a_generation_does_not_depend_on_the_token_that_was_drawn(self):
         """Sends the same seeded request with 6 log-probs, one of them for the sampled token, and with 16. The 16 show the
@@ -144,7 +144,7 @@ class VllmTest(unittest.TestCase):
                     self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (6 - len(ids)))
                     outside += few["token_ids"][row] not in ids
                     self.assertAlmostEqual(record.sampled_log_probs[row], position["logprob"], places=4)
-                self.assertEqual(made.ended(few), "finished")
+                self.assertEqual(made.told(few).ended, "finished")
             self.assertGreater(outside, 5)
 
     def test_a_generation_that_says_too_little_is_refused(self):
@@ -192,19 +192,19 @@ class VllmTest(unittest.TestCase):
         named = [types.SimpleNamespace(version="v1", start=0, end=3), types.SimpleNamespace(version="v2", start=3, end=9)]
         ranges = [("v1", 0, 3), ("v2", 3, 9)]
         made = adapter()
-        self.assertEqual(list(made.versions(completion(fields))), [])
-        self.assertEqual(made.versions(completion({**fields, "weight_versions": named})), ranges)
+        self.assertEqual(list(made.told(completion(fields)).versions), [])
+        self.assertEqual(made.told(completion({**fields, "weight_versions": named})).versions, ranges)
         # While a request runs, the engine has them, and its outputs don't.
         state = types.SimpleNamespace(_weight_version_spans=lambda: named)
         made._engine.llm_engine.output_processor = types.SimpleNamespace(
             external_req_ids={"7": ["7-a1"], "two": ["two-0", "two-1"]}, request_states={"7-a1": state, "two-0": state}
         )
         outputs = [types.SimpleNamespace(request_id=name, outputs=[completion(fields)]) for name in ("7", "two", "8")]
-        self.assertEqual([list(told.versions) for told in made.told(outputs)], [ranges, [], []])
+        self.assertEqual([list(made.told(output).versions) for output in outputs], [ranges, [], []])
         of_json = [{"version": version, "start": start, "end": stop} for version, start, stop in ranges]
-        self.assertEqual(openai().versions({"weight_versions": of_json, "weight_version": "v2"}), ranges)
-        self.assertEqual(openai().versions({"weight_version": 12}), [("12", 0, None)])
-        self.assertEqual(openai().versions({}), [])
+        self.assertEqual(openai().told({"weight_versions": of_json, "weight_version": "v2"}).versions, ranges)
+        self.assertEqual(openai().told({"weight_version": 12}).versions, [("12", 0, None)])
+        self.assertEqual(openai().told({}).versions, [])
 
 
 if __name__ == "__main__":
