@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from typing import Dict, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from sis import _errors
 from sis._client import Client
+from sis.engines._adapter import Piece
 from sis._records import MissingReason, SequenceRef
 from sis._run import Run
 
@@ -21,8 +22,8 @@ _UNNAMED = "default"
 
 
 @dataclasses.dataclass
-class Labelled:
-    """Consecutive positions of one sequence that the same weights generated."""
+class Work:
+    """Consecutive positions of one sequence that the same weights generated, to be sent, perhaps with its seal."""
 
     sequence: SequenceRef
     first_position: int
@@ -38,9 +39,9 @@ class Labelled:
     # None: label and caller contradict each other.
     reason: Optional[MissingReason] = None
     positions: int = 0
-
-
-_Item = TypeVar("_Item", bound=Labelled)
+    pieces: List[Piece] = dataclasses.field(default_factory=list)
+    # Length to seal the sequence at, after the pieces.
+    sealed_length: Optional[int] = None
 
 
 class Labels:
@@ -57,7 +58,7 @@ class Labels:
         # Time of the next question for labels.
         self._ask_at = 0.0
 
-    def resolve(self, work: Sequence[_Item]) -> Tuple[List[_Item], List[_Item]]:
+    def resolve(self, work: Sequence[Work]) -> Tuple[List[Work], List[Work]]:
         """Returns the work whose version is decided, and the work that waits for a label, or is behind such work of its
         sequence."""
         now = time.monotonic()
@@ -75,8 +76,8 @@ class Labels:
             if excess > 0 or item.label in self._late:
                 excess -= item.positions
                 self._resolve(item, give_up=True)
-        ready: List[_Item] = []
-        unresolved: List[_Item] = []
+        ready: List[Work] = []
+        unresolved: List[Work] = []
         behind: Set[SequenceRef] = set()
         for item in work:
             if not item.resolved:
@@ -95,7 +96,7 @@ class Labels:
     def _version_of(self, label: str) -> Optional[int]:
         return int(label) if re.fullmatch("[0-9]{1,19}", label) else self._versions.get(label)
 
-    def _resolve(self, item: Labelled, give_up: bool = False) -> bool:
+    def _resolve(self, item: Work, give_up: bool = False) -> bool:
         """Decides which policy version the item's weights are. Returns False while it waits for their label."""
         if item.resolved:
             return True

@@ -17,7 +17,7 @@ from sis._client import Client
 from sis.engines._adapter import (
     Adapter, Fault, MalformedOutput, Piece, Told, entries_of, ranges_within, reasons_of, text_of,
 )  # fmt: skip
-from sis.engines._labels import ASK_AFTER, Labelled, Labels
+from sis.engines._labels import ASK_AFTER, Labels, Work
 from sis._entries import AppendEntry, Gap, Seal
 from sis._outage import Outage
 from sis._owner import ClosesItself, Owner
@@ -60,15 +60,6 @@ class _Outcome:
     found: List[_Found] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass
-class _Work(Labelled):
-    """Consecutive positions of one sequence to be sent, perhaps with its seal."""
-
-    pieces: List[Piece] = dataclasses.field(default_factory=list)
-    # Length to seal the sequence at, after the pieces.
-    sealed_length: Optional[int] = None
-
-
 class Recorder(ClosesItself):
     """Records the sequences that an engine generates. A context manager: leaving it sends and
     stores all that was added.
@@ -95,6 +86,10 @@ class Recorder(ClosesItself):
     given until it answers again; a waiting flush raises the error instead.
 
     Threads: every method may be called from any thread; the outputs of one sequence in their order.
+
+    Attributes:
+        policy_version: Version of the weights of all outputs that are added without one; None: the engine names them.
+            Set it when the engine has new weights.
     """
 
     def __init__(
@@ -128,6 +123,7 @@ class Recorder(ClosesItself):
         self._interval = interval
         self._retry_timeout = retry_timeout
         self._outage = outage or Outage()
+        self.policy_version = policy_version
         # Of the writer, until that has ended. None: to be opened.
         self._stream: Optional[AppendStream] = self._open()
         # Of the writer, of what is being sent.
@@ -137,12 +133,11 @@ class Recorder(ClosesItself):
         self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
-        self._policy_version = policy_version
         # Those that are open, and those that were tried again.
         self._sequences: Dict[str, _Sequence] = {}
         # In the order in which it is to be sent, and the last of each sequence in it.
-        self._work: List[_Work] = []
-        self._last: Dict[str, _Work] = {}
+        self._work: List[Work] = []
+        self._last: Dict[str, Work] = {}
         self._waiting = 0
         self._writing = False
         self._flush_wanted = False
@@ -156,19 +151,6 @@ class Recorder(ClosesItself):
         self._closed = False
         self._writer = threading.Thread(target=self._write, name="sis-recorder", daemon=True)
         self._writer.start()
-
-    @property
-    def policy_version(self) -> Optional[int]:
-        """Version of the weights of all outputs that are added without one; None: the engine names them.
-
-        Set it when the engine has new weights.
-        """
-        return self._policy_version
-
-    @policy_version.setter
-    def policy_version(self, version: Optional[int]) -> None:
-        with self._mine():
-            self._policy_version = version
 
     @property
     def must_wait(self) -> bool:
@@ -216,7 +198,7 @@ class Recorder(ClosesItself):
         told = [self._told(output) for _, output in pairs]
         with self._mine():
             self._admit()
-            version = self._policy_version if policy_version is None else policy_version
+            version = self.policy_version if policy_version is None else policy_version
             now = time.monotonic()
             for (sequence, output), of_output in zip(pairs, told):
                 self._note(sequence, output, of_output, more, version, now)
@@ -398,7 +380,7 @@ class Recorder(ClosesItself):
 
     def _work_of(
         self, sequence: str, state: _Sequence, weights: Optional[Tuple[Optional[str], Optional[int]]], now: float
-    ) -> _Work:
+    ) -> Work:
         """Returns the work that the next positions of a sequence are added to.
 
         Args:
@@ -414,13 +396,13 @@ class Recorder(ClosesItself):
         ):
             reference = SequenceRef(sequence, state.attempt)
             label, by_hand = weights or (None, None)
-            last = self._last[sequence] = _Work(reference, state.length, now, label, by_hand, resolved=weights is None)
+            last = self._last[sequence] = Work(reference, state.length, now, label, by_hand, resolved=weights is None)
             self._work.append(last)
         return last
 
     def _write(self) -> None:
         """The writer thread's loop."""
-        unsent: List[_Work] = []
+        unsent: List[Work] = []
         down_since: Optional[float] = None
         while True:
             with self._changed:
@@ -435,6 +417,7 @@ class Recorder(ClosesItself):
                     continue
                 self._changed.notify_all()
             failure: Optional[Exception] = None
+            lost: Optional[Exception] = None
             committed: Dict[SequenceRef, int] = {}
             self._outcome = _Outcome()
             work, unsent = self._labels.resolve(work)
@@ -458,9 +441,14 @@ class Recorder(ClosesItself):
                     else:
                         self._outcome.unusable.clear()
                         if not flushing:
-                            failure = self._give_up(work, error)
-            if stored:
-                warning = self._take_outcome()
+                            failure, lost = None, error
+            try:
+                if lost is not None:
+                    positions = sum(item.positions for item in work)
+                    self._outage.lost("store", f"recorder: {positions} positions were not stored: {lost}")
+                if stored:
+                    self._take_outcome()
+            except RuntimeWarning as warning:  # The program has made warnings errors.
                 failure = failure or warning
             with self._changed:
                 self._writing = False
@@ -472,20 +460,11 @@ class Recorder(ClosesItself):
                     self._failure = self._failure or failure
                 self._changed.notify_all()
 
-    def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
-        """Returns the warning if warnings are errors."""
-        lost = sum(item.positions for item in work)
-        try:
-            self._outage.lost("store", f"recorder: {lost} positions were not stored: {error}")
-        except RuntimeWarning as warning:
-            return warning
-        return None
-
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
 
-    def _take_outcome(self) -> Optional[Exception]:
-        """Counts and names what the writer found. Returns the warning, where such are errors."""
+    def _take_outcome(self) -> None:
+        """Counts and names what the writer found."""
         outcome, self._outcome = self._outcome, _Outcome()
         named: Dict[MissingReason, str] = {}
         with self._changed:
@@ -496,22 +475,18 @@ class Recorder(ClosesItself):
                 elif reason not in self._warned:
                     self._warned.add(reason)
                     named[reason] = text
-        try:
-            for reason, text in named.items():
-                warnings.warn(
-                    f"recorder: {text}. It is MISSING ({reason.name}) to trainers, as are others of the kind, which "
-                    "Recorder.unusable counts",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        except RuntimeWarning as warning:
-            return warning
-        return None
+        for reason, text in named.items():
+            warnings.warn(
+                f"recorder: {text}. It is MISSING ({reason.name}) to trainers, as are others of the kind, which "
+                "Recorder.unusable counts",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
-    def _send(self, work: List[_Work]) -> None:
+    def _send(self, work: List[Work]) -> None:
         """In parts that stay in the processor's caches."""
         most = _PART_BYTES // (8 * (1 + self._run.config.top_k))
-        part: List[_Work] = []
+        part: List[Work] = []
         positions = 0
         for item in work:
             part.append(item)
@@ -520,7 +495,7 @@ class Recorder(ClosesItself):
                 self._send_part(part)
                 part, positions = [], 0
 
-    def _send_part(self, work: List[_Work]) -> None:
+    def _send_part(self, work: List[Work]) -> None:
         config = self._run.config
         readable = [item for item in work if item.policy_version is not None]
         pieces = [piece for item in readable for piece in item.pieces]
@@ -567,7 +542,7 @@ def _named(sequence: str, attempt: int) -> str:
     return f"sequence {sequence!r}" + (f", attempt {attempt}" if attempt else "")
 
 
-def _found(fault: Fault, record: TopK, work: List[_Work], begins: Sequence[int]) -> _Found:
+def _found(fault: Fault, record: TopK, work: List[Work], begins: Sequence[int]) -> _Found:
     """begins: of each item, its first row."""
     index = bisect.bisect_right(begins, fault.row) - 1
     item = work[index]
