@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import atexit
-import collections
-import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
-import threading
-from typing import Deque, Dict, List
+from typing import Dict, List
 
 from sis._owner import Owner
 
-# Timeouts, in seconds, for the end of the server and for reading its last output.
+# Timeout for the end of the server, in seconds.
 _END_TIMEOUT = 30.0
-_READ_TIMEOUT = 1.0
-# Seconds between checks that the server still runs, until it is ready.
-_LOOK_EVERY = 0.05
-# Number of lines in the error of a server that was never ready.
-_LINES_TOLD = 20
 
 
 class LocalServer:
-    """An sis_server that runs until `close`, or until this process ends, whatever ends it. A context
-    manager."""
+    """An sis_server that runs until `close`, or until this process ends, whatever ends it. It logs to this
+    process's standard error. A context manager."""
 
     def __init__(self, flags: List[str]) -> None:
         """Starts a server and waits until it is ready.
@@ -38,28 +30,19 @@ class LocalServer:
         self._process = subprocess.Popen(
             [binary, f"--parent={os.getpid()}", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", *flags],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
-            errors="replace",
         )
         atexit.register(self.close)
         # Properties that the server prints before it is ready: addresses, backend, store.
         self._said: Dict[str, str] = {}
-        self._printed: Deque[str] = collections.deque(maxlen=_LINES_TOLD)
-        self._ready = threading.Event()
-        self._readers = [
-            threading.Thread(target=read, name="sis-server-output", daemon=True)
-            for read in (self._read_said, self._read_log)
-        ]
-        for reader in self._readers:
-            reader.start()
-        while not self._ready.wait(_LOOK_EVERY):
-            # Its output may never end, because a process that it started may hold the pipes too.
-            code = self._process.poll()
-            if code is not None:
-                self.close()
-                printed = "".join(self._printed).strip() or "no word"
-                raise RuntimeError(f"sis_server ended with status {code} before it was ready: {printed}")
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line == "ready\n":
+                return
+            name, _, value = line.strip().partition(": ")
+            self._said[name] = value
+        self.close()
+        raise RuntimeError(f"sis_server ended with status {self._process.returncode} before it was ready: see its log")
 
     @property
     def address(self) -> str:
@@ -77,37 +60,12 @@ class LocalServer:
         if not self._owner.here:
             return
         atexit.unregister(self.close)
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_END_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for reader in self._readers:
-            reader.join(_READ_TIMEOUT)
-
-    def _read_said(self) -> None:
-        """Runs in a thread."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                if line == "ready\n":
-                    self._ready.set()
-                else:
-                    self._printed.append(line)
-                    name, _, value = line.strip().partition(": ")
-                    self._said[name] = value
-
-    def _read_log(self) -> None:
-        """Passes the server's standard error on to that of this process. Runs in a thread."""
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
-            for line in lines:
-                self._printed.append(line)
-                # It may be closed.
-                with contextlib.suppress(OSError):
-                    os.write(2, line.encode())
+        self._process.terminate()
+        try:
+            self._process.wait(_END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def __enter__(self) -> LocalServer:
         return self
