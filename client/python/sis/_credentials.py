@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
-import stat
 import threading
 import time
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ import grpc
 
 # Seconds after which a token file is checked again.
 _TOKEN_AGE = 5.0
-
-_MAX_FILE_BYTES = 16 << 20
 
 # gRPC sends no other characters in metadata, and would raise an error that shows the token.
 _TOKEN = re.compile("[!-~]+")
@@ -87,7 +85,7 @@ class Credentials:
             The channel.
 
         Raises:
-            ValueError: A token would travel to another machine in plain text, or a file is empty or not a regular file.
+            ValueError: A token would travel to another machine in plain text, or a file is empty.
             OSError: A file can't be read.
         """
         has_token = bool(self.token or self.token_file)
@@ -109,7 +107,7 @@ class Credentials:
         def read(path: str) -> Optional[bytes]:
             if not path:
                 return None
-            text = _read(path)
+            text = pathlib.Path(path).read_bytes()
             # For gRPC that would be as if it had not been named.
             if not text:
                 raise ValueError(f"{path} is empty")
@@ -127,21 +125,9 @@ def is_local(address: str) -> bool:
     return is_unix_socket(address) or _LOCAL.fullmatch(address) is not None
 
 
-def _read(path: str) -> bytes:
-    """Reads a regular file of the size of certificates and tokens. Never waits for a writer, as a FIFO
-    would make it. ValueError if the file is not regular, OSError if it can't be read."""
-    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError(f"{path} is not a regular file")
-        text = file.read(_MAX_FILE_BYTES + 1)
-    if len(text) > _MAX_FILE_BYTES:
-        raise ValueError(f"{path} has more than {_MAX_FILE_BYTES} bytes")
-    return text
-
-
 def _read_token(path: str) -> str:
     """The first word of the file. ValueError if that is not a token."""
-    words = _read(path).decode("ascii", errors="replace").split()
+    words = pathlib.Path(path).read_bytes().decode("ascii", errors="replace").split()
     if not words or not _TOKEN.fullmatch(words[0]):
         raise ValueError(f"{path} holds no token, which is visible ASCII")
     return words[0]
