@@ -329,6 +329,9 @@ class Client:
 
         Returns:
             The stream, a context manager.
+
+        Raises:
+            sis.Unavailable, sis.DeadlineExceeded: The only server is unreachable.
         """
         return self._service.append(Source(run, sampling, worker, retry_timeout))
 

@@ -96,7 +96,7 @@ class EvaluateCall:
             batches += own_batches
         size = {"sequences": len(self._slices), "positions": self._length}
         with _spans.client_span("evaluate", run=self._request.run.run_id, **size):
-            responses = self._service.evaluate_shares(requests)
+            responses = self._service.evaluate_shares(self._request.run.run_id, requests)
         return self._evaluation(list(zip(batches, responses)))
 
     def _made(self, current: Current, batch: MicroBatch) -> Request:

@@ -209,22 +209,17 @@ class Replicas:
         return numbers or {0: []}
 
     def evaluate_shares(
-        self, requests: Mapping[int, Sequence[Callable[[], Request]]]
+        self, run_id: str, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
         """Returns the answers to the requests of each share, in order. Keeps answers from before a replica failed."""
         answers: Dict[int, List[pb.EvaluateResponse]] = {index: [] for index in requests}
-        _, down = self._ask(
-            {
-                index: functools.partial(SingleServer.evaluate_all, requests=requests[index], answers=answers[index])
-                for index in requests
-                if index != _NOBODY
-            }
-        )
+        calls = {index: _evaluating(run_id, requests[index], answers[index]) for index in requests if index != _NOBODY}
+        _, down = self._ask(calls)
         for index, error in down.items():
             if not requests[index][0]().message.slices:
                 raise error  # no replica in particular has failed
             if self._one_store:
-                self._evaluate_elsewhere(index, requests[index], answers[index])
+                self._evaluate_elsewhere(index, run_id, requests[index], answers[index])
         for index, own in requests.items():
             answers[index] += [_store_down_answer(make().message) for make in own[len(answers[index]) :]]
         return [response for own in answers.values() for response in own]
@@ -232,6 +227,7 @@ class Replicas:
     def _evaluate_elsewhere(
         self,
         gone: int,
+        run_id: str,
         requests: Sequence[Callable[[], Request]],
         answers: List[pb.EvaluateResponse],
     ) -> None:
@@ -240,7 +236,7 @@ class Replicas:
             rest = requests[len(answers) :]
             if index != gone and rest:
                 more: List[pb.EvaluateResponse] = []
-                self._ask({index: functools.partial(SingleServer.evaluate_all, requests=rest, answers=more)})
+                self._ask({index: _evaluating(run_id, rest, more)})
                 answers += more
 
     def _learn_store(self) -> None:
@@ -343,6 +339,12 @@ class Replicas:
         if not found:
             raise unknown[0]
         return found, unanswered
+
+
+def _evaluating(
+    run_id: str, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
+) -> Callable[[SingleServer], None]:
+    return lambda server: server.evaluate_all(run_id, requests, answers)
 
 
 _placement_over = functools.lru_cache(maxsize=256)(Placement)

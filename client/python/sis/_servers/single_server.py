@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import functools
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, TypeVar, Union
 
 import grpc
 
@@ -47,16 +47,6 @@ _EVALUATES_AT_ONCE = 2
 
 # Deadline of a breaker's probe, in seconds.
 _PROBE_TIMEOUT = 1.0
-
-# After one of these errors, each unanswered request of a batch is sent once more by a call of its own,
-# which reopens the run on a server that has lost it.
-_LEFT_TO_EVALUATE = (
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-)
-
 
 # Maximum number of labels that a server keeps per run.
 _MAX_LABELS = 1024
@@ -175,57 +165,49 @@ class SingleServer:
 
         return self._send_about(request.run.run_id, send)
 
-    def _evaluate_side_by_side(
-        self, requests: Iterable[Callable[[], Request]], answers: List[pb.EvaluateResponse]
-    ) -> None:
-        answers.clear()
-        calls: List[Any] = []
-        try:
-            for make in requests:
-                if len(calls) - len(answers) == _EVALUATES_AT_ONCE:
-                    answers.append(calls[len(answers)].result())
-                calls.append(self._stub.Evaluate.future(make().serialized(), timeout=self._timeout))
-            for call in calls[len(answers) :]:
-                answers.append(call.result())
-        finally:
-            for call in calls[len(answers) :]:
-                call.cancel()
-
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
         """Returns the numbers of the slices for each server: this one gets all that are not empty."""
         return {0: [number for number, part in enumerate(slices) if part.length]}
 
     def evaluate_shares(
-        self, requests: Mapping[int, Sequence[Callable[[], Request]]]
+        self, run_id: str, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
-        """Calls evaluate_all with the requests of each share."""
+        """Returns the answers to the requests of the only share, in order."""
         (own,) = requests.values()
         answers: List[pb.EvaluateResponse] = []
-        self.evaluate_all(own, answers)
+        self.evaluate_all(run_id, own, answers)
         return answers
 
     def evaluate_all(
-        self, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
+        self, run_id: str, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
     ) -> None:
         """Appends the answers to `answers` in order. After an error, the earlier answers are there. Makes each request
         just before it is sent, because many large ones would need much memory."""
-        if len(requests) > 1:
+
+        def send() -> None:
+            if len(requests) == 1:
+                answers.append(self._stub.Evaluate(requests[0]().serialized(), timeout=self._timeout))
+                return
+            calls: Deque[Any] = collections.deque()
             try:
-                return self._send(lambda: self._evaluate_side_by_side(requests, answers))
-            except _errors.Error as error:
-                if error.code not in _LEFT_TO_EVALUATE:
-                    raise
-        for make in requests[len(answers) :]:
-            request = make()
-            call = functools.partial(self._stub.Evaluate, request.serialized(), timeout=self._timeout)
-            answers.append(self._send_about(request.message.run.run_id, call))
+                for make in requests[len(answers) :]:
+                    if len(calls) == _EVALUATES_AT_ONCE:
+                        answers.append(calls.popleft().result())
+                    calls.append(self._stub.Evaluate.future(make().serialized(), timeout=self._timeout))
+                while calls:
+                    answers.append(calls.popleft().result())
+            finally:
+                for call in calls:
+                    call.cancel()
+
+        self._send_about(run_id, send)
 
     def append(self, source: Source) -> ServerAppendStream:
         try:
             self._send_about(source.run.id, lambda: None, confirm=True)
         except _errors.Error as error:
-            # A replica that comes back between the two calls would refuse a stream of a run that it does not know.
-            if self._breaker is not None and _errors.is_away(error):
+            # A server that comes back between the two calls would refuse a stream of a run that it does not know.
+            if _errors.is_away(error):
                 raise
             # After any other error the stream fails in the same way, and raises at its first flush.
         return ServerAppendStream(self._stub.Append, source, self._timeout)

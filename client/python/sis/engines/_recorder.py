@@ -125,7 +125,7 @@ class Recorder(ClosesItself):
         self._outage = outage or Outage()
         self.policy_version = policy_version
         # Of the writer, until that has ended. None: to be opened.
-        self._stream: Optional[AppendStream] = self._open()
+        self._stream: Optional[AppendStream] = None
         # Of the writer, of what is being sent.
         self._outcome = _Outcome()
         # Used by the writer alone.
