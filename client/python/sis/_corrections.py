@@ -145,19 +145,18 @@ def to_proto(observe: Mapping[str, Correction]) -> List[pb.ObservedCorrection]:
     return [_message(name, correction) for name, correction in observe.items()]
 
 
+# By kind: the field of ObservedCorrection, and the values of `weight` by name.
+_FIELDS = {Sis: ("sis", WEIGHTS), SequenceMask: ("sequence_mask", _SEQUENCE_WEIGHTS), TokenMask: ("token_mask", {})}
+
+
 def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
-    if isinstance(correction, SequenceMask):
-        weight = _weight(name, correction.weight, _SEQUENCE_WEIGHTS)
-        mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper, weight=weight)
-        return pb.ObservedCorrection(name=name, sequence_mask=mask)
-    if isinstance(correction, TokenMask):
-        token_mask = pb.ObservedCorrection.TokenMask(max_distance=correction.max_distance)
-        return pb.ObservedCorrection(name=name, token_mask=token_mask)
-    if isinstance(correction, Sis):
-        weight = _weight(name, correction.weight, WEIGHTS)
-        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=weight)
-        return pb.ObservedCorrection(name=name, sis=sis)
-    return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())
+    if isinstance(correction, Algorithm):
+        return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())
+    field, weights = _FIELDS[type(correction)]
+    values = dict(vars(correction))
+    if weights:
+        values["weight"] = _weight(name, values["weight"], weights)
+    return pb.ObservedCorrection(name=name, **{field: values})
 
 
 def _weight(name: str, weight: str, known: Mapping[str, int]) -> int:

@@ -153,23 +153,21 @@ def aligned(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
     Raises:
         MalformedOutput: A listed token is not among the answer's.
     """
-    first = np.full(len(listed), -1)
-    last = np.full(len(listed), -2)
-    place = 0
-    for index, token in enumerate(listed):
-        while place < len(tokens) and tokens[place] != token:
-            place += 1
-        if place == len(tokens):
-            raise MalformedOutput(f"log-probs of token {token}, entry {index}, which the answer doesn't have there")
-        first[index] = place
-        place += 1
-    place = len(tokens) - 1
-    for index in range(len(listed) - 1, -1, -1):
-        while tokens[place] != listed[index]:
-            place -= 1
-        last[index] = place
-        place -= 1
+    first = _leftmost(tokens, listed)
+    last = len(tokens) - 1 - _leftmost(tokens[::-1], listed[::-1])[::-1]
     of_token = np.full(len(tokens), -1)
     sure = np.flatnonzero(first == last)
     of_token[first[sure]] = sure
     return of_token
+
+
+def _leftmost(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
+    """Returns the index of each listed token, as small as their order allows. MalformedOutput if there is none."""
+    found: List[int] = []
+    for token in listed:
+        try:
+            found.append(tokens.index(token, found[-1] + 1 if found else 0))
+        except ValueError:
+            text = f"log-probs of token {token}, entry {len(found)}, which the answer doesn't have there"
+            raise MalformedOutput(text) from None
+    return np.array(found, int)
