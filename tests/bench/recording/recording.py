@@ -6,7 +6,7 @@
 The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn, in
 one process: without log-probs; with log-probs of 20 and 100 tokens, as dictionaries, as FlatLogprobs and as
 arrays; and with a recorder that sends the log-probs of 20 tokens to a server on this machine. The engine returns whole
-outputs, as it does to TRL and verl. Arrays are also recorded twice a second while outputs grow.
+outputs, as it does to TRL and verl.
 
 Prints medians over repetitions for each way, with minimum and maximum: tokens per second; the ratio to the
 way without log-probs in the same repetition; and, where recorded, microseconds of processor time per token, of
@@ -69,9 +69,9 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         from sis.engines import Recorder
-        from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
+        from sis.engines.vllm import VllmAdapter, hand_over_arrays
 
-        engine, recorder, calls, due = self._llm.llm_engine, None, 0.0, time.monotonic()
+        engine, recorder, calls = self._llm.llm_engine, None, 0.0
         # The processor's own method is on its class.
         vars(engine.output_processor).pop("add_request", None)
         if way.form == "arrays":
@@ -92,9 +92,6 @@ class Engine:
             if recorder is not None:
                 adding = time.thread_time()
                 recorder.add_many((output.request_id, output) for output in outputs)
-                if way.form == "arrays" and time.monotonic() > due:
-                    recorder.add_many(outputs_so_far(engine))
-                    due = time.monotonic() + 0.5
                 calls += time.thread_time() - adding
             count += sum(len(output.outputs[0].token_ids) for output in outputs)
         if recorder is not None:

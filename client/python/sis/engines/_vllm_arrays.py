@@ -104,30 +104,7 @@ def _update(own: Any, step: Any) -> None:
     own.logprobs.add_step(ids, log_probs)
 
 
-def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:
-    """Returns what running requests have generated so far: those with one output, whose log-probs are ArrayLogprobs.
-
-    `recorder.add_many(outputs_so_far(engine))` streams records while the engine returns only whole outputs
-    (RequestOutputKind.FINAL_ONLY). Call it in the thread, or event loop, that makes the engine's steps.
-
-    Args:
-        engine: vLLM's LLM or AsyncLLM.
-
-    Returns:
-        The id of each request, and its output for a VllmAdapter.
-
-    Raises:
-        ValueError: The engine is built in another way.
-    """
-    found: List[Tuple[str, Any]] = []
-    for state in processor_of(engine).request_states.values():
-        own = state.logprobs_processor
-        if own is not None and type(own.logprobs) is ArrayLogprobs and own.logprobs and state.parent_req is None:
-            found.append((state.external_req_id, whole(state, own.logprobs)))
-    return found
-
-
-def whole(state: Any, log_probs: ArrayLogprobs, finish_reason: Optional[str] = None) -> Any:
+def whole(state: Any, log_probs: ArrayLogprobs, finish_reason: str) -> Any:
     """Returns what the request of a RequestState has generated, as vLLM's CompletionOutput."""
     tokens = state.detokenizer.output_token_ids[: len(log_probs)]
     return _SoFar(tokens, log_probs, _spans_so_far(state), finish_reason)
@@ -162,5 +139,5 @@ class _SoFar(NamedTuple):
 
     token_ids: Sequence[int]
     logprobs: ArrayLogprobs
-    weight_versions: Sequence[Any] = ()
-    finish_reason: Optional[str] = None
+    weight_versions: Sequence[Any]
+    finish_reason: str

@@ -13,7 +13,6 @@ from sis.engines._lists import flat_padded, nullable, strictly_above
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 from sis.engines._vllm_arrays import ArrayLogprobs, ranges_of, running_versions
 from sis.engines._vllm_arrays import hand_over_arrays as hand_over_arrays
-from sis.engines._vllm_arrays import outputs_so_far as outputs_so_far
 from sis._run import Sampling
 from sis._versions import warn_unless_tested
 

@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 
 import sis
-from sis.engines.vllm import GenerateAdapter, OpenAiAdapter, VllmAdapter, hand_over_arrays, outputs_so_far
+from sis.engines.vllm import GenerateAdapter, OpenAiAdapter, VllmAdapter, hand_over_arrays
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/vllm.json").read_text())
 LISTED = 8
@@ -113,9 +113,8 @@ class VllmTest(unittest.TestCase):
                 )
 
     def test_an_engine_that_is_built_otherwise_is_refused(self):
-        for call in (hand_over_arrays, outputs_so_far):
-            with self.assertRaisesRegex(ValueError, "has no output_processor"):
-                call(llm())
+        with self.assertRaisesRegex(ValueError, "has no output_processor"):
+            hand_over_arrays(llm())
 
     def test_completions_of_the_openai_server_give_the_same_records(self):
         flat = dict(self.records("flat"))
