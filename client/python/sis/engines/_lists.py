@@ -8,7 +8,8 @@ from typing import Iterable, List, Optional, Sequence, Sized, Tuple
 import numpy as np
 
 from sis import _ragged
-from sis.engines._adapter import NULL_LOG_PROB
+from sis.engines._adapter import NULL_LOG_PROB, Columns
+from sis.engines.openai import Position
 
 
 def nullable(log_probs: Sequence[Optional[float]]) -> np.ndarray:
@@ -18,6 +19,14 @@ def nullable(log_probs: Sequence[Optional[float]]) -> np.ndarray:
         if log_probs[place] is None:
             array[place] = NULL_LOG_PROB
     return array
+
+
+def columns_of(positions: Sequence[Position], sampled_column: Optional[str], at_least: int = 1) -> Columns:
+    """Returns the columns of positions that list tokens, as many as the longest list has, or `at_least`."""
+    lists = [position.ids for position in positions]
+    ids, log_probs = padded(lists, lists, (position.log_probs for position in positions), at_least)
+    sampled = np.fromiter((position.token for position in positions), np.int64, len(positions))
+    return Columns(ids, log_probs, sampled, nullable([position.log_prob for position in positions]), sampled_column)
 
 
 def padded(

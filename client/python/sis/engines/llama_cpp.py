@@ -8,7 +8,8 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from sis.engines._adapter import NULL_LOG_PROB, Adapter, Columns, MalformedOutput, Piece, Told
-from sis.engines._lists import nullable, padded
+from sis.engines._lists import columns_of
+from sis.engines.openai import Position, chat_positions
 from sis._run import Sampling
 
 # Settings that the service has no word for: the sampler that must be there for it to count (None:
@@ -64,11 +65,7 @@ class LlamaCppAdapter(Adapter):
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         after = self.sampling.log_probs == "processed"
-        name, list_name = field_names(after)
-        # A position that the server leaves out.
-        nothing: Mapping[str, Any] = {name: None, list_name: ()}
-        sampled: List[int] = []
-        entries: List[Mapping[str, Any]] = []
+        positions: List[Position] = []
         for piece in pieces:
             answer = piece.output
             tokens = answer["tokens"]
@@ -82,19 +79,20 @@ class LlamaCppAdapter(Adapter):
             listed = answer.get("completion_probabilities")
             if listed is None:
                 raise MalformedOutput("the answer has no log-probs: the request needs 'n_probs'")
-            of_token = aligned(tokens, [entry["id"] for entry in listed])[piece.start : piece.stop]
-            sampled += tokens[piece.start : piece.stop]
-            entries += [listed[index] if index >= 0 else nothing for index in of_token]
-        lists = [entry[list_name] for entry in entries]
-        ids, values = padded(
-            lists, (map(_ID, tops) for tops in lists), (map(operator.itemgetter(name), tops) for tops in lists)
-        )
-        own = nullable([entry[name] for entry in entries])
-        if after:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
-                own = np.where(own == NULL_LOG_PROB, own, np.log(own))
-        return Columns(ids, values, np.fromiter(sampled, np.int64, len(sampled)), own, None)
+            here = slice(piece.start, piece.stop)
+            of_token = aligned(tokens, [entry["id"] for entry in listed])[here]
+            there = chat_positions((listed[index] for index in of_token if index >= 0), _ID, *field_names(after))
+            positions += [
+                next(there) if index >= 0 else Position(token, None, (), ())
+                for token, index in zip(tokens[here], of_token)
+            ]
+        columns = columns_of(positions, None)
+        if not after:
+            return columns
+        ids, values, _, own, _ = columns
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
+            return columns._replace(log_probs=values, sampled_log_probs=np.where(own == NULL_LOG_PROB, own, np.log(own)))
 
 
 def sampling(settings: Mapping[str, Any]) -> Sampling:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 import numpy as np
 
 from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told, version_ranges
-from sis.engines._lists import flat_padded, nullable, strictly_above
+from sis.engines._lists import columns_of, flat_padded, strictly_above
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 from sis.engines._vllm_arrays import ArrayLogprobs, ranges_of, running_versions
 from sis.engines._vllm_arrays import hand_over_arrays as hand_over_arrays
@@ -308,29 +308,22 @@ class OpenAiAdapter(Adapter):
         return Told(len(ids or ()), _ended(output.get("finish_reason")), version_ranges(output))
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        sampled: List[int] = []
-        own: List[Optional[float]] = []
-        ids: List[Sequence[int]] = []
-        log_probs: List[Sequence[Optional[float]]] = []
         read = _chat_positions if self._chat else _positions
+        positions: List[Position] = []
         for choice, start, stop in pieces:
-            of_choice = choice["token_ids"][start:stop]
-            for token, (own_id, value, of_token, listed) in zip(of_choice, read(choice, start, stop)):
-                if own_id != token:
-                    raise MalformedOutput(f"the answer's log-probs are of token {own_id} where it has token {token}")
-                sampled.append(token)
-                own.append(value)
-                ids.append(of_token)
-                log_probs.append(listed)
-        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
-        width = max(self._listed, int(sizes.max(initial=0))) if self._chat else _width(sizes, self._listed)
-        tokens, values = flat_padded(ids, log_probs, sizes, width)
-        drawn = np.fromiter(sampled, np.int64, len(sampled))
-        columns = Columns(tokens, values, drawn, nullable(own), "any")
+            of_choice = list(read(choice, start, stop))
+            for token, position in zip(choice["token_ids"][start:stop], of_choice):
+                if position.token != token:
+                    raise MalformedOutput(
+                        f"the answer's log-probs are of token {position.token} where it has token {token}"
+                    )
+            positions += of_choice
         if not self._chat:
-            return columns
-        tokens, values = strictly_above(tokens, values, self._listed - 1)
-        return columns._replace(ids=tokens, log_probs=values, sampled_column=None)
+            sizes = np.array([len(position.ids) for position in positions])
+            return columns_of(positions, "any", _width(sizes, self._listed))
+        columns = columns_of(positions, None, self._listed)
+        tokens, values = strictly_above(columns.ids, columns.log_probs, self._listed - 1)
+        return columns._replace(ids=tokens, log_probs=values)
 
 
 class GenerateAdapter(OpenAiAdapter):
