@@ -1,5 +1,4 @@
-"""From the current policy's log-probs to what evaluate takes, on the device
-where they are."""
+"""From the current policy's log-probs to what evaluate takes."""
 
 from __future__ import annotations
 
@@ -65,20 +64,11 @@ def gather(records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[A
     return values_at(ids), sampled
 
 
-def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
-    """[N, K] of [S], -inf in unused slots."""
-    if _arrays.is_tensor(log_probs):
-        from sis import _gathered
-
-        return _gathered.of_all_slots(records, _gathered.Gathered(log_probs, log_probs)).log_probs
-    return _ragged.widened(np.asarray(log_probs), records.counts, records.top_k, -np.inf)
-
-
-def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
+def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[np.ndarray, np.ndarray]:
     """Reduces log-probs to the REDUCED form, which evaluate accepts instead of log_probs, with the same top_k.
 
     The log-envelopes have the bits that the service computes from these log-probs (docs/numerics.md, section 5), so the
-    decisions are the same; the covered masses, which decide nothing, agree to rounding. Tensors stay on their device.
+    decisions are the same; the covered masses, which decide nothing, agree to rounding.
 
     Args:
         records: Result of fetch_top_k, with log-probs.
@@ -94,26 +84,16 @@ def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[
     total, slots = records.log_probs.shape
     if not 0 <= top_k <= slots:
         raise ValueError(f"top_k is {top_k}, must be in [0, {slots}]")
-    shape = tuple(np.shape(log_probs))
-    if shape == (int(records.offsets[-1]),):
-        log_probs = _of_all_slots(records, log_probs)
-    elif shape != (total, slots):
-        raise ValueError(f"log_probs has shape {list(shape)}, must be [{total}, {slots}]")
+    if np.ndim(log_probs) == 1:
+        used = _arrays.float32("log_probs", log_probs, (int(records.offsets[-1]),))
+        current = _ragged.widened(used, records.counts, slots, -np.inf)
+    else:
+        current = _arrays.float32("log_probs", log_probs, (total, slots))
     k = top_k or slots
-    behaviour = np.ascontiguousarray(records.log_probs[:, :k])
-    used = ~np.isneginf(behaviour)
-    if _arrays.is_tensor(log_probs):
-        import torch
-
-        current = log_probs.detach()[:, :k].float()
-        in_use = torch.from_numpy(used).to(current.device)
-        recorded = torch.from_numpy(behaviour).to(current.device)
-        # Selection, not arithmetic: an unused slot may hold NaN.
-        envelopes = (current - recorded).masked_fill(~in_use, -np.inf).amax(dim=1)
-        masses = current.exp().masked_fill(~in_use, 0.0).sum(dim=1)
-        return envelopes.masked_fill(envelopes.abs() < _FLUSHED_BELOW, 0.0), masses
-    current = _arrays.float32("log_probs", log_probs, (total, slots))[:, :k]
+    behaviour, current = records.log_probs[:, :k], current[:, :k]
+    in_use = ~np.isneginf(behaviour)
     with np.errstate(invalid="ignore", over="ignore"):
-        envelopes = np.where(used, current - behaviour, np.float32(-np.inf)).max(axis=1)
-        masses = np.where(used, np.exp(current), np.float32(0)).sum(axis=1)
+        # Selection, not arithmetic: an unused slot may hold NaN.
+        envelopes = np.where(in_use, current - behaviour, np.float32(-np.inf)).max(axis=1)
+        masses = np.where(in_use, np.exp(current), np.float32(0)).sum(axis=1)
     return np.where(np.abs(envelopes) < _FLUSHED_BELOW, np.float32(0), envelopes), masses
