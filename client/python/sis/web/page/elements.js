@@ -24,6 +24,32 @@ export function color(variable) {
   return getComputedStyle(probe).color;
 }
 
+// Text on a stronger colour would be unreadable; --strongest of microscope.css.
+const STRONGEST_PERCENT = 70;
+
+/** Returns the colour of `part`: in [-1, 1] on the diverging scale, otherwise in [0, 1]. */
+export function shade(part, diverging) {
+  if (Number.isNaN(part)) return "transparent";
+  const pole = diverging ? (part < 0 ? "below" : "above") : "amount";
+  const opacity = STRONGEST_PERCENT * Math.min(1, Math.abs(part));
+  return `color-mix(in srgb, var(--${pole}) ${opacity.toFixed(1)}%, transparent)`;
+}
+
+const ESCAPES = {"\n": "↵", "\r": "␍", "\t": "⇥"};
+
+/** Returns a token's text with visible line ends and tabs; its id without a text. */
+export function tokenText(id, tokenTexts) {
+  const parts = (tokenTexts?.[id] || `#${id}`).split(/([\n\r\t])/).filter(Boolean);
+  return parts.map(part => (ESCAPES[part] ? make("span", {class: "escape"}, ESCAPES[part]) : part));
+}
+
+/** Returns a token's text and id. */
+export function tokenLabel(id, tokenTexts) {
+  if (!tokenTexts?.[id]) return make("span", {}, `#${id}`);
+  return make("span", {}, make("span", {class: "text"}, tokenText(id, tokenTexts)), " ",
+      make("span", {class: "muted"}, `#${id}`));
+}
+
 /**
  * Returns a table of `columns` [{title, unit, left, className, cell(row)}]. Titles and cells are text or
  * elements. `attributes(row)` returns the attributes of the row's element.

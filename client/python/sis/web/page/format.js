@@ -55,6 +55,16 @@ export function number(value, digits = 3) {
   return value < 0 ? `−${text}` : text;
 }
 
+/** As number, with a sign. */
+export function signed(value, digits = 4) {
+  return (value > 0 ? "+" : "") + number(value, digits);
+}
+
+/** All digits of a count, in groups of three. */
+export function grouped(value) {
+  return Number(value).toLocaleString("en-US");
+}
+
 /** The time of day, from seconds since 1970. */
 export function clock(seconds) {
   return new Date(1000 * seconds).toLocaleTimeString([], {hour12: false});

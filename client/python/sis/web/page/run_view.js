@@ -6,7 +6,7 @@ import {Diagnosis} from "./diagnosis.js";
 import {Export} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
-import {renderRun} from "./microscope.js";
+import {renderRun} from "./run_inspection.js";
 import {BARS, FROM_ZERO, HEATS, LINES, SHARE, SHARES, showHeat} from "./run_panels.js";
 import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues} from "./step_values.js";
@@ -260,7 +260,7 @@ export class RunView {
       const [response, texts] =
           await Promise.all([call("InspectRun", {"run.run_id": this.runId}), tokenTexts()]);
       renderRun(this.inspected, response, {tokenTexts: texts, onOpen: ({id, attempt}, position) => {
-        location.hash = sequenceLink(this.runId, id, attempt ?? 0, position);
+        location.hash = sequenceLink(this.runId, id, attempt, position);
       }});
     } catch (error) {
       this.inspected.replaceChildren(make("p", {}, `Nothing to look at: ${error.message}`));
