@@ -17,7 +17,7 @@ from sis.cli.output import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from sis import RunInspection, SequenceInspection, SequenceRef
+    from sis import RunInspection, SequenceInspection
     from sis._token_texts import TokenTexts
 
 _STYLES = {"ACCEPTED": "green", "REJECTED": "red", "OUTSIDE_TOP_K": "magenta", "MISSING": "yellow", "MASKED": "dim"}
@@ -59,21 +59,16 @@ def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER
       sisctl sequence list math-7b -o json |
         jq '.sequences[] | select(.unread).sequence.id'
     """
-    from sis import Sequences
-
     with connected(server) as client:
         found = client.get_run(run).run
-        everything = Sequences()
-        after: Optional[SequenceRef] = None
-        while True:
-            page = client.list_sequences(found, after=after)
-            everything += page
-            if not page.more:
-                break
-            after = page[-1].sequence
+        page = client.list_sequences(found)
+        listed = list(page)
+        while page.more:
+            page = client.list_sequences(found, after=page[-1].sequence)
+            listed += page
         kept, unanswered = page.store_keeps_evicted, page.unanswered
-        report = {"sequences": list(everything), "store_keeps_evicted": kept, "unanswered": unanswered}
-        parts: List[RenderableType] = [Rows(_LISTED, everything, left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"])]
+        report = {"sequences": listed, "store_keeps_evicted": kept, "unanswered": unanswered}
+        parts: List[RenderableType] = [Rows(_LISTED, listed, left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"])]
         if kept:
             parts.append(Text("These are in memory; others may have been evicted, and be in the store."))
         print_output(output, report, parts)

@@ -93,17 +93,12 @@ def make_app(client: Client, addresses: Sequence[str], token_texts: Optional[Map
             raise _invalid(f"format: '{format}'; must be one of {', '.join(_EXPORTS)}")
         ending, media_type = _EXPORTS[format]
         run = client.get_run(_run_id(request)).run
-        handle, path = tempfile.mkstemp(suffix=ending)
-        os.close(handle)
-        try:
-            with one_at_a_time:
-                write_export(client, run, path, format)
-        except BaseException:
-            os.remove(path)
-            raise
-        return FileResponse(
-            path, media_type=media_type, filename=run.id + ending, background=BackgroundTask(os.remove, path)
-        )
+        folder = tempfile.TemporaryDirectory()
+        path = os.path.join(folder.name, "rows")
+        with one_at_a_time:
+            write_export(client, run, path, format)
+        task = BackgroundTask(folder.cleanup)
+        return FileResponse(path, media_type=media_type, filename=run.id + ending, background=task)
 
     def texts(request: Request) -> Response:
         # Not 404 without texts: every page asks, and a browser's console would complain.

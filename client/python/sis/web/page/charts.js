@@ -36,7 +36,6 @@ class Panel {
         this.note, this.details, this.saves);
     this.names = [];
     this.series = [];
-    this.chart = null;
   }
 
   /** Replaces the note. */
@@ -84,18 +83,12 @@ class Panel {
     this.legend.hidden = this.type === "bar" && this.series.length === 1;
     this.legend.replaceChildren(...(any ? this.series : []).map(line => {
       const said = this.latest(line);
-      return make("li", {}, this.swatch(line), line.name,
-          said === null ? "" : " ", said === null ? "" : make("b", {}, said));
+      const stroke = `3px ${line.dashed ? "dashed" : "solid"} var(${line.color})`;
+      return make("li", {}, make("span", {style: {"border-top": stroke}}), line.name,
+          said === null ? [] : [" ", make("b", {}, said)]);
     }));
     const words = this.series.map(line => `${line.name} ${this.latest(line) ?? ""}`).join(", ");
     this.canvas.setAttribute("aria-label", any ? `${this.title}: ${words}` : this.title);
-  }
-
-  swatch(line) {
-    const dash = line.dashed ? "5 3" : "none";
-    return make("svg", {viewBox: "0 0 18 8", "aria-hidden": "true"},
-        make("line", {x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3, "stroke-dasharray": dash,
-          stroke: `var(${line.color})`}));
   }
 
   listValues() {
@@ -120,11 +113,8 @@ class Panel {
   paint() {
     const [ink, muted, grid] = ["--ink", "--muted", "--grid"].map(color);
     const datasets = this.series.map(line => this.dataset(line, color(line.color)));
-    if (this.chart === null) {
-      const data = {labels: [], datasets: []};
-      this.chart = new Chart(this.canvas, {type: this.type, data, options: {}});
-      charts.add(this);
-    }
+    this.chart ??= new Chart(this.canvas, {type: this.type, data: {datasets: []}});
+    charts.add(this);
     const ticks = {color: muted, font: {size: 11}, maxRotation: 0, autoSkipPadding: 14};
     this.chart.data = {labels: this.names, datasets};
     this.chart.options = {

@@ -1,11 +1,8 @@
 // Elements of the page, made without markup in strings, so that clients' data is only text.
 
-const SVG = ["svg", "line", "rect"];
-
 /** Returns an element. Omits attributes whose value is null or false; `style` is an object. */
 export function make(tag, attributes = {}, ...children) {
-  const element = SVG.includes(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) :
-    document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") Object.entries(value).forEach(pair => element.style.setProperty(...pair));
@@ -35,6 +32,11 @@ export function shade(part, diverging) {
   return `color-mix(in srgb, var(--${pole}) ${opacity.toFixed(1)}%, transparent)`;
 }
 
+/** Returns a part of a length, for a style. */
+export function percent(part) {
+  return `${100 * part}%`;
+}
+
 const ESCAPES = {"\n": "↵", "\r": "␍", "\t": "⇥"};
 
 /** Returns a token's text with visible line ends and tabs; its id without a text. */
@@ -61,7 +63,8 @@ export function table(caption, columns, rows, attributes = () => ({})) {
           columns.map(column => make("th", {scope: "col", class: side(column)}, column.title,
               column.unit ? make("span", {}, column.unit) : null)))),
       make("tbody", {}, rows.map(row => make("tr", attributes(row),
-          columns.map(column => make("td", {class: side(column)}, column.cell(row)))))));
+          // data-title: for windows that are too narrow for the headings (page.css).
+          columns.map(column => make("td", {class: side(column), "data-title": column.title}, column.cell(row)))))));
 }
 
 /** Returns figures side by side: [{name, value, note}]. */
@@ -107,10 +110,7 @@ export async function whileBusy(buttons, said, words, failed, work) {
   buttons.forEach(button => button.removeAttribute("aria-disabled"));
 }
 
-/** A share as a bar, for a cell of a table. */
+/** A share in [0, 1] as a bar, for a cell of a table. */
 export function bar(share) {
-  const width = Math.max(0, Math.min(1, share)) * 56;
-  return make("svg", {class: "bar", viewBox: "0 0 56 8", "aria-hidden": "true"},
-      make("rect", {class: "back", width: 56, height: 8, rx: 2}),
-      make("rect", {class: "front", width, height: 8, rx: 2}));
+  return make("span", {class: "bar"}, make("span", {style: {width: percent(share)}}));
 }

@@ -110,12 +110,12 @@ async function update() {
 }
 
 function open() {
-  view?.stop();
+  view?.stop?.();
   view = viewOf(location.hash);
   document.title = `${view.title} – SIS ratio service`;
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.dataset.page === view.page) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    const isHere = (link.hash === "#/server") === view instanceof ServerView;
+    link.ariaCurrent = isHere ? "page" : null;
   }
   content.replaceChildren(view.element);
   content.classList.remove("old");

@@ -1,12 +1,8 @@
 // The details of one position of a sequence: the decision, its values and the recorded tokens.
 
-import {make, table, tokenLabel} from "./elements.js";
+import {make, percent, table, tokenLabel} from "./elements.js";
 import {number, signed} from "./format.js";
 import {OUTSIDE, ageOf} from "./positions.js";
-
-function percent(part) {
-  return `${100 * part}%`;
-}
 
 function gauge({acceptance: a, uniform: u}) {
   const label = (text, at) => make("span", {class: "label",

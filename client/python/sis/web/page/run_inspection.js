@@ -3,7 +3,7 @@
 import {bar, make, shade, table, tokenLabel} from "./elements.js";
 import {grouped, number, share, signed} from "./format.js";
 import {notKept} from "./positions.js";
-import {stepValues} from "./step_values.js";
+import {totalsValues} from "./step_values.js";
 
 const sequenceName = ({sequence: {id, attempt}}) => (attempt ? `${id} (attempt ${attempt})` : id);
 
@@ -11,9 +11,9 @@ const SEQUENCE_COLUMNS = [
   {title: "sequence", left: true, cell: sequenceName},
   {title: "draw", cell: ({draw}) => draw},
   {title: "positions", cell: ({positions}) => grouped(positions)},
-  {title: "accepted", cell: kept => share(stepValues({step: kept}).acceptRate)},
-  {title: "D per token", cell: kept => number(stepValues({step: kept}).d)},
-  {title: "D_SIS per token", cell: kept => number(stepValues({step: kept}).dSis)},
+  {title: "accepted", cell: ({totals}) => share(totalsValues(totals).acceptRate)},
+  {title: "D per token", cell: ({totals}) => number(totalsValues(totals).d)},
+  {title: "D_SIS per token", cell: ({totals}) => number(totalsValues(totals).dSis)},
   {title: "missing", cell: ({totals}) => grouped(totals.missing)},
   {title: "not kept", left: true, cell: notKept},
 ];

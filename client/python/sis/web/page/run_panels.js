@@ -146,6 +146,6 @@ function distribution(field, unit) {
 function ratiosBeyond(last) {
   const beyond = last?.distributions.ratiosBeyond ?? [];
   return {names: beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
-    series: [{name: "tokens", values: beyond.map(part => Number(part.positions ?? 0) / last.scored)}],
+    series: [{name: "tokens", values: beyond.map(part => part.positions / last.scored)}],
     namesTitle: "w"};
 }

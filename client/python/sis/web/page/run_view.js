@@ -17,8 +17,6 @@ const RUNS_OFFERED = 100;  // to be drawn beside another
 const MAY_GROW = 8;  // of the last draws; ranks may be that far apart
 
 export class RunView {
-  page = "runs";
-
   /** `settings` of the address: the axis, and the run to compare with. */
   constructor(runId, settings) {
     this.runId = runId;

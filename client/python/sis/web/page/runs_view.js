@@ -3,7 +3,7 @@
 import {call} from "./api.js";
 import {bar, figures, make, table, verdict} from "./elements.js";
 import {bytes, count, number, perSecond, share} from "./format.js";
-import {ratesNow, stepValues} from "./step_values.js";
+import {ratesNow, totalsValues} from "./step_values.js";
 
 const RUNS_OF_A_PAGE = 50;
 
@@ -35,7 +35,6 @@ export function sequenceLink(runId, sequence, attempt, position) {
 }
 
 export class RunsView {
-  page = "runs";
   title = "Runs";
 
   constructor() {
@@ -70,8 +69,7 @@ export class RunsView {
     const place = ORDERS[this.order.value];
     const found = runs.filter(({runId, config: {task, algorithm, model}}) =>
       [runId, task, algorithm, model].some(name => name.toLowerCase().includes(text))).map(run => {
-      const last = run.lastTotals === undefined ? null :
-        stepValues({draw: run.lastDraw, step: {totals: run.lastTotals}});
+      const last = run.lastTotals && totalsValues(run.lastTotals);
       const rank = place({run, last});
       return {run, last, rank: Number.isFinite(rank) ? rank : Infinity};
     });
@@ -135,8 +133,7 @@ export class RunsView {
       {title: "Version", unit: "policy", cell: ({run}) => run.policyVersion},
       {title: "Draw", unit: "last", cell: ({run}) => run.lastDraw ?? "–"},
       {title: "Accept rate", unit: "last draw", cell: ({last}) =>
-        (typeof last?.acceptRate !== "number" ? "–" :
-          make("span", {}, bar(last.acceptRate), share(last.acceptRate)))},
+        [typeof last?.acceptRate === "number" ? bar(last.acceptRate) : "", share(last?.acceptRate)]},
       {title: "D", unit: "nats/token", cell: ({last}) => number(last?.d)},
       {title: "D_SIS", unit: "nats/token", cell: ({last}) => number(last?.dSis)},
       {title: "Missing", unit: "tokens", cell: ({last}) => share(last?.missing)},
@@ -144,15 +141,8 @@ export class RunsView {
       {title: "Tokens", unit: "held", cell: ({run}) => count(Number(run.positions))},
       {title: "Memory", cell: ({run}) => bytes(Number(run.bytes))},
     ], shown);
-    // For windows that are too narrow for the headings (page.css).
-    const titles = [...rows.tHead.rows[0].cells].map(cell => cell.firstChild.textContent);
-    for (const row of rows.tBodies[0].rows) {
-      titles.forEach((title, i) => { row.cells[i].dataset.title = title; });
-    }
     replaceKeepingFocus(this.list, make("div", {class: "scroll cards"}, rows));
   }
-
-  stop() {}
 }
 
 // Replaces the content, and keeps the focus on the same link.

@@ -6,8 +6,6 @@ import {Sequence} from "./microscope.js";
 import {runLink, sequenceLink} from "./runs_view.js";
 
 export class SequenceView {
-  page = "runs";
-
   /** `position` is opened; null is none. */
   constructor(runId, sequence, attempt, position) {
     Object.assign(this, {runId, sequence, attempt});
@@ -44,6 +42,4 @@ export class SequenceView {
     }
     this.loaded = true;
   }
-
-  stop() {}
 }

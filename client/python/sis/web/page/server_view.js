@@ -66,7 +66,7 @@ class Server {
       {name: "Cache", value: share(held / budget), note: `${bytes(held)} of ${bytes(budget)}`},
     ]));
     showTimes(this.cache, history.map(sample => sample.at), [
-      {name: "held", values: history.map(sample => Number(sample.cacheBytes ?? 0))},
+      {name: "held", values: history.map(sample => Number(sample.cacheBytes))},
       {name: "budget", dashed: true, values: history.map(() => budget)},
     ]);
     const rates =
@@ -82,7 +82,6 @@ class Server {
 
 /** All servers, one after the other. */
 export class ServerView {
-  page = "server";
   title = "Servers";
 
   constructor() {

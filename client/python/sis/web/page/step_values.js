@@ -3,31 +3,24 @@
 
 import {number} from "./format.js";
 
-// The sums of a message, by name, and the mean of a sum over `positions`: null without positions. Absent sums are 0.
-function sumsOf(totals, positionsOf) {
-  const of = name => Number(totals[name] ?? 0);
-  const positions = positionsOf(of);
-  return {of, positions, mean: sum => (positions > 0 ? sum / positions : null)};
-}
+const scoredOf = ({accepted, rejected, outsideTopK}) => Number(accepted) + Number(rejected) + Number(outsideTopK);
 
-const scoredOf = of => of("accepted") + of("rejected") + of("outsideTopK");
+// Returns the mean of the sum with a name over `positions`: null without positions.
+const meansOf = (totals, positions) => name => (positions > 0 ? Number(totals[name]) / positions : null);
 
 // The share of the positions that weigh as much as all do with their weights.
-function effectiveSampleSize({of, mean}) {
-  return of("weightSquared") > 0 ? mean(of("weight") ** 2 / of("weightSquared")) : null;
+function effectiveSampleSize({weight, weightSquared}, positions) {
+  return weightSquared > 0 ? weight ** 2 / weightSquared / positions : null;
 }
 
-/** Returns the values of one entry of ListSteps. Rates and means are null without scored tokens. */
-export function stepValues({draw, step}) {
-  const {of, positions: scored, mean: meanOf} = sumsOf(step.totals ?? {}, scoredOf);
-  const tokens = scored + of("missing");
-  const mean = name => meanOf(of(name));
+/** Returns the values of Totals. Rates and means are null without scored tokens. */
+export function totalsValues(totals) {
+  const scored = scoredOf(totals);
+  const missing = Number(totals.missing);
+  const tokens = scored + missing;
+  const mean = meansOf(totals, scored);
   const [d, dSis] = [mean("d"), mean("dSis")];
   return {
-    draw: String(draw ?? 0),
-    begunAt: step.begunAt,
-    endedAt: step.endedAt,
-    sequences: Number(step.sequences ?? 0),
     tokens,
     scored,
     acceptRate: mean("accepted"),
@@ -40,46 +33,57 @@ export function stepValues({draw, step}) {
     logEnvelope: mean("logEnvelope"),
     residualMass: mean("residualMass"),
     k3: mean("k3"),
-    missing: tokens > 0 ? of("missing") / tokens : null,
-    ages: (step.ages ?? []).map(ageValues),
+    missing: tokens > 0 ? missing / tokens : null,
+  };
+}
+
+/** Returns the values of one entry of ListSteps. */
+export function stepValues({draw, step}) {
+  const values = totalsValues(step.totals);
+  return {
+    ...values,
+    draw,
+    begunAt: step.begunAt,
+    endedAt: step.endedAt,
+    sequences: Number(step.sequences),
+    ages: step.ages.map(ageValues),
     distributions: step.distributions ?? {},
-    corrections: (step.corrections ?? []).map(correctionValues),
-    missingByReason: (step.missing ?? []).map(({reason, positions}) => ({
+    corrections: step.corrections.map(correctionValues),
+    missingByReason: step.missing.map(({reason, positions}) => ({
       name: reason.replace("MISSING_REASON_", "").toLowerCase().replaceAll("_", " "),
-      share: Number(positions) / tokens,
+      share: Number(positions) / values.tokens,
     })),
-    prefixCurve: (step.prefixCurve ?? []).map(prefixValues),
+    prefixCurve: step.prefixCurve.map(prefixValues),
   };
 }
 
 function ageValues({from, to, ahead, ...totals}) {
-  const sums = sumsOf(totals, scoredOf);
-  const {of, positions: scored, mean} = sums;
-  const first = Number(from ?? 0);
-  const accepted = of("accepted");
+  const scored = scoredOf(totals);
+  const mean = meansOf(totals, scored);
   return {
-    name: ahead ? "ahead" : to == null ? `${first}+` :
-      first === Number(to) ? String(first) : `${first}-${to}`,
+    name: ahead ? "ahead" : to === undefined ? `${from}+` : from === to ? from : `${from}-${to}`,
     // The key for sorting ages; ahead is last.
-    order: ahead ? Infinity : first,
-    accepted, scored,
-    acceptRate: mean(accepted),
-    d: mean(of("d")),
-    dSis: mean(of("dSis")),
-    effectiveSampleSize: effectiveSampleSize(sums),
+    order: ahead ? Infinity : Number(from),
+    accepted: Number(totals.accepted),
+    scored,
+    acceptRate: mean("accepted"),
+    d: mean("d"),
+    dSis: mean("dSis"),
+    effectiveSampleSize: effectiveSampleSize(totals, scored),
   };
 }
 
 function prefixValues(point) {
-  const {of, mean} = sumsOf(point, of => of("positions"));
-  return {k: point.topK, acceptRate: mean(of("expectedAcceptance")), residualMass: mean(of("residualMass"))};
+  const mean = meansOf(point, Number(point.positions));
+  return {k: point.topK, acceptRate: mean("expectedAcceptance"), residualMass: mean("residualMass")};
 }
 
 function correctionValues(totals) {
-  const sums = sumsOf(totals, of => of("positions"));
-  const means = ["touched", "zeroed", "weight", "absLogWeight", "gradientMass"].map(
-      name => [name, sums.mean(sums.of(name))]);
-  return {name: totals.correction, effectiveSampleSize: effectiveSampleSize(sums), ...Object.fromEntries(means)};
+  const positions = Number(totals.positions);
+  const mean = meansOf(totals, positions);
+  const means = ["touched", "zeroed", "weight", "absLogWeight", "gradientMass"].map(name => [name, mean(name)]);
+  return {name: totals.correction, effectiveSampleSize: effectiveSampleSize(totals, positions),
+    ...Object.fromEntries(means)};
 }
 
 /** Shares of a Histogram's buckets, with a name each; empty if nothing is in it. */
@@ -89,15 +93,14 @@ export function histogramShares(histogram) {
   const all = counts.reduce((sum, part) => sum + part, 0);
   if (all === 0) return [];
   return counts.map((part, i) => ({
-    name: i < bounds.length ? `≤ ${number(bounds[i])}` : `> ${number(bounds[bounds.length - 1])}`,
+    name: i < bounds.length ? `≤ ${number(bounds[i])}` : `> ${number(bounds.at(-1))}`,
     share: part / all,
   }));
 }
 
 /** The rates per second between the last sample of GetServer's history and one some time before. */
 export function ratesNow(history, seconds = 10) {
-  if (history.length < 2) return null;
-  const last = history[history.length - 1];
+  const last = history.at(-1);
   const before = history.findLast(sample => sample.at <= last.at - seconds) ?? history[0];
   return ratesBetween(before, last);
 }
@@ -108,6 +111,6 @@ const COUNTERS = ["ingestedPositions", "ingestedBytes", "evaluatedPositions", "d
 export function ratesBetween(before, after) {
   const time = after.at - before.at;
   if (!(time > 0)) return null;
-  const rate = name => (Number(after[name] ?? 0) - Number(before[name] ?? 0)) / time;
+  const rate = name => (after[name] - before[name]) / time;
   return {at: after.at, ...Object.fromEntries(COUNTERS.map(name => [name, rate(name)]))};
 }
