@@ -2,7 +2,7 @@
 // values as text and all values in a table, and can save both.
 
 import {color, make, table} from "./elements.js";
-import {saveCsv, saveJson, savePng} from "./save.js";
+import {fileName, save, saveCsv, saveJson} from "./save.js";
 
 const COLORS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
 const DASH = [5, 4];
@@ -72,11 +72,31 @@ class Panel {
     const name = [this.about, this.title].filter(Boolean).join(" ");
     if (kind === "CSV") saveCsv(name, this.exported());
     if (kind === "JSON") saveJson(name, this.title, this.unit, this.exported());
-    if (kind === "PNG") {
-      savePng(name, this.canvas, [name, this.unit && `(${this.unit})`].filter(Boolean).join(" "),
-          this.legend.hidden ? [] : this.series.map(line => ({name: line.name, color: color(line.color)})),
-          {ink: color("--ink"), paper: color("--card")});
-    }
+    if (kind === "PNG") this.savePng(name);
+  }
+
+  // Draws the chart once more, with its title and legend, as wide as the widest of them.
+  savePng(name) {
+    const text = [name, this.unit && `(${this.unit})`].filter(Boolean).join(" ");
+    const canvas = make("canvas");
+    const context = canvas.getContext("2d");
+    const words = [text, ...this.series.map(line => line.name)];
+    context.font = "bold 14px sans-serif";
+    canvas.width = Math.max(this.canvas.clientWidth, ...words.map(line => 60 + context.measureText(line).width));
+    canvas.height = this.canvas.clientHeight + 24 * words.length;
+    const [ink, paper] = ["--ink", "--card"].map(color);
+    const options = {...this.options(), responsive: false, layout: {padding: 12}, plugins: {
+      title: {display: true, align: "start", color: ink, font: {size: 14}, text},
+      legend: {display: !this.legend.hidden, align: "start", labels: {color: ink, boxWidth: 18, boxHeight: 2}}}};
+    const background = {id: "background", beforeDraw() {
+      context.fillStyle = paper;
+      context.fillRect(0, 0, canvas.width, canvas.height);
+    }};
+    const chart = new Chart(canvas, {type: this.type, data: this.data(), options, plugins: [background]});
+    canvas.toBlob(blob => {
+      save(blob, fileName(name, "png"));
+      chart.destroy();
+    });
   }
 
   describe(any) {
@@ -111,20 +131,27 @@ class Panel {
   }
 
   paint() {
-    const [ink, muted, grid] = ["--ink", "--muted", "--grid"].map(color);
-    const datasets = this.series.map(line => this.dataset(line, color(line.color)));
     this.chart ??= new Chart(this.canvas, {type: this.type, data: {datasets: []}});
     charts.add(this);
+    this.chart.data = this.data();
+    this.chart.options = this.options();
+    this.chart.update();
+  }
+
+  data() {
+    return {labels: this.names, datasets: this.series.map(line => this.dataset(line, color(line.color)))};
+  }
+
+  options() {
+    const [ink, muted, grid] = ["--ink", "--muted", "--grid"].map(color);
     const ticks = {color: muted, font: {size: 11}, maxRotation: 0, autoSkipPadding: 14};
-    this.chart.data = {labels: this.names, datasets};
-    this.chart.options = {
+    return {
       animation: false,
-      responsive: true,
       maintainAspectRatio: false,
       interaction: this.interaction(),
       layout: {padding: {top: 4}},
       scales: {
-        x: {grid: {display: false}, border: {color: grid}, stacked: this.stacked,
+        x: {grid: {display: false}, stacked: this.stacked,
           ...this.axis, ticks: {...ticks, ...this.axis.ticks}},
         y: {...this.range, stacked: this.stacked, grid: {color: grid, drawBorder: false},
           ticks: {...ticks, maxTicksLimit: 5, stepSize: this.stepSize(),
@@ -133,7 +160,7 @@ class Panel {
       plugins: {
         legend: {display: false},
         tooltip: {
-          backgroundColor: color("--card"), titleColor: ink, bodyColor: ink, footerColor: muted,
+          backgroundColor: color("--card"), titleColor: ink, bodyColor: ink,
           borderColor: color("--line"), borderWidth: 1, padding: 8, boxWidth: 10, boxHeight: 2,
           callbacks: {
             title: items => this.tooltipTitle(items[0].dataIndex, items[0].datasetIndex),
@@ -143,7 +170,6 @@ class Panel {
         },
       },
     };
-    this.chart.update();
   }
 
   // An axis of bytes has steps of powers of 2.
