@@ -90,11 +90,11 @@ def inspect_run(
       sisctl run inspect math-7b
       sisctl run inspect math-7b --tokenizer Qwen3-8B/tokenizer.json
     """
-    tokens = _Tokens(tokenizer)
+    texts = read_tokenizer(tokenizer)
     with connected(server) as client:
         inspection = client.inspect_run(client.get_run(run).run)
         nothing = [Text("nothing has been evaluated, or nothing is kept")]
-        print_output(output, inspection, _overview(inspection, tokens) if inspection.sequences else nothing)
+        print_output(output, inspection, _overview(inspection, texts) if inspection.sequences else nothing)
 
 
 def show(
@@ -119,16 +119,19 @@ def show(
       sisctl sequence show math-7b prompt-17 --tokenizer tokenizer.json
       sisctl sequence show math-7b prompt-17 --attempt 1 -o json
     """
-    tokens = _Tokens(tokenizer)
+    texts = read_tokenizer(tokenizer)
     with connect(server) as client:
         inspection = client.inspect_sequence(client.get_run(run).run, (sequence, attempt))
-    print_output(output, inspection, _sequence(inspection, tokens, with_texts=tokenizer is not None))
+    print_output(output, inspection, _sequence(inspection, texts))
 
 
-def read_tokenizer(name: str) -> TokenTexts:
-    """Reads the texts of tokens from a file, or with - from standard input. Fails if it is no tokenizer.json."""
+def read_tokenizer(name: Optional[str]) -> TokenTexts:
+    """Reads the texts of tokens from a file, or with - from standard input; None: no texts. Fails if it is no
+    tokenizer.json."""
     from sis import _token_texts
 
+    if name is None:
+        return {}
     try:
         return _token_texts.parse(sys.stdin.buffer.read()) if name == "-" else _token_texts.read(name)
     except OSError as error:
@@ -137,22 +140,9 @@ def read_tokenizer(name: str) -> TokenTexts:
         fail(f"--tokenizer: {error}")
 
 
-class _Tokens:
-    """The texts of tokens, as far as they are known."""
-
-    def __init__(self, tokenizer: Optional[str]) -> None:
-        """`tokenizer`: a file, or - for standard input; None: no text is known. Fails if it is no
-        tokenizer.json."""
-        self._texts = {} if tokenizer is None else read_tokenizer(tokenizer)
-
-    def named(self, token: int) -> str:
-        """Returns the text in quotes, and the id."""
-        return f'"{_visible(self._texts[token])}" #{token}' if token in self._texts else f"#{token}"
-
-    def running(self, token: int) -> str:
-        """Returns the token as it stands in a text."""
-        text = _visible(self._texts[token]) if token in self._texts else f"#{token} "
-        return text.replace("\\n", "\\n\n")
+def _named(texts: TokenTexts, token: int) -> str:
+    """Returns the text in quotes, and the id."""
+    return f'"{_visible(texts[token])}" #{token}' if token in texts else f"#{token}"
 
 
 def _visible(text: str) -> str:
@@ -171,7 +161,7 @@ def _signed(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:+.4f}"
 
 
-def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[RenderableType]:
+def _overview(inspection: RunInspection, texts: TokenTexts) -> Iterator[RenderableType]:
     name = of("sequence.name")
     sequences = {
         "SEQUENCE": name,
@@ -184,7 +174,7 @@ def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[Renderable
     }
     yield Rows(sequences, inspection.sequences, left=["SEQUENCE"], first_to_go=["NOT KEPT"])
     yield ""
-    token = of("token_id", tokens.named)
+    token = of("token_id", lambda token: _named(texts, token))
     largest = "LARGEST |LOG W|"
     deviations = {
         largest: name, "DRAW": of("draw"), "POSITION": of("position"), "LOG W": of("log_ratio", _signed), "TOKEN":
@@ -221,17 +211,18 @@ def _decisions(inspection: SequenceInspection) -> List[Text]:
     ]
 
 
-def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool) -> Iterator[RenderableType]:
+def _sequence(inspection: SequenceInspection, texts: TokenTexts) -> Iterator[RenderableType]:
     decisions = _decisions(inspection)
     ids = inspection.sampled_ids.tolist()
     legend = Text(f"draw {inspection.draw}: ")
     for name, style in _STYLES.items():
         legend.append(_NAMES.get(name, name.lower()), style).append("  ")
     yield legend
-    if with_texts:
+    if texts:
         whole = Text()
         for token, decision in zip(ids, decisions):
-            whole.append(tokens.running(token) if token >= 0 else "…", decision.style)
+            text = _visible(texts[token]).replace("\\n", "\\n\n") if token in texts else f"#{token} "
+            whole.append(text if token >= 0 else "…", decision.style)
         yield whole
         yield ""
     # Positions without a token that have the same decision share a row.
@@ -243,7 +234,7 @@ def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool)
 
     columns: Dict[str, Callable[[List[int]], Cell]] = {
         "POSITION": lambda row: _range(first + row[0], first + row[-1] + 1),
-        "TOKEN": lambda row: Text(tokens.named(ids[row[0]]) if ids[row[0]] >= 0 else "", decisions[row[0]].style),
+        "TOKEN": lambda row: Text(_named(texts, ids[row[0]]) if ids[row[0]] >= 0 else "", decisions[row[0]].style),
         "DECISION": lambda row: decisions[row[0]],
         "LOG W": of_scored(inspection.log_ratios, _signed),
         "A": of_scored(inspection.acceptance_probabilities, number_text),

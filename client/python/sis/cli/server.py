@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Dict
 
 from rich.text import Text
 
@@ -43,13 +44,12 @@ def server_text(address: str, state: Any) -> Text:
 
     if isinstance(state, Error):
         return Text.assemble(address, "  ", ("no answer", "bold red"), f": {state.message}")
-    now = state.history[-1].at if state.history else float("nan")
     rates = _rates(state)
     failed = f"failed {count_text(rates['failed_rpcs'])}/s"
     return Text.assemble(
         (address, "bold"), f"  sis_server {state.version}  ",
         "serving" if state.ready else ("not serving", "bold red"),
-        f"  for {duration_text(now - state.started_at)}  backend {state.backend}  store {state.store}\n",
+        f"  for {duration_text(state.history[-1].at - state.started_at)}  backend {state.backend}  store {state.store}\n",
         f"  cache {share_text(state.cache_bytes / state.cache_budget_bytes)}, ",
         f"{bytes_text(state.cache_bytes)} of {bytes_text(state.cache_budget_bytes)}\n",
         f"  recorded {count_text(rates['ingested_positions'])} tokens/s, {bytes_text(rates['ingested_bytes'])}/s",
@@ -58,16 +58,10 @@ def server_text(address: str, state: Any) -> Text:
     )  # fmt: skip
 
 
-def _rates(state: ServerState) -> "dict[str, float]":
+def _rates(state: ServerState) -> Dict[str, float]:
     """Returns rates per second, by counter; NaN if the server has just started."""
     names = ("ingested_positions", "ingested_bytes", "evaluated_positions", "rpcs", "failed_rpcs")
-    if len(state.history) < 2:
-        return dict.fromkeys(names, float("nan"))
     last = state.history[-1]
-    first = next(
-        (past for past in reversed(state.history[:-1]) if past.at <= last.at - _RATE_SECONDS), state.history[0]
-    )
-    seconds = last.at - first.at
-    return {
-        name: (getattr(last, name) - getattr(first, name)) / seconds if seconds > 0 else float("nan") for name in names
-    }
+    first = next((past for past in reversed(state.history) if past.at <= last.at - _RATE_SECONDS), state.history[0])
+    seconds = last.at - first.at or math.nan
+    return {name: (getattr(last, name) - getattr(first, name)) / seconds for name in names}

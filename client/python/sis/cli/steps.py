@@ -97,6 +97,7 @@ QUANTITIES = (
     Quantity("RESIDUAL", "residual mass", "mean_residual_mass", share_text),
     Quantity("K3", "k3", "mean_k3", number_text, " nats/token"),
 )
+MISSING = Quantity("MISSING", "missing", "missing_share", share_text)
 
 
 def ratio(part: float, whole: float) -> float:
@@ -108,8 +109,7 @@ _STEP_COLUMNS = {
     "DRAW": of("draw"),
     "ENDED": of("step.ended_at", lambda at: time.strftime("%m-%d %H:%M", time.localtime(at))),
     "TOKENS": of("step.totals.seen", count_text),
-    **{quantity.title: of(f"step.totals.{quantity.attribute}", quantity.text) for quantity in QUANTITIES},
-    "MISSING": of("step.totals.missing_share", share_text),
+    **{quantity.title: of(f"step.totals.{quantity.attribute}", quantity.text) for quantity in (*QUANTITIES, MISSING)},
 }
 
 

@@ -17,7 +17,7 @@ from sis.cli.output import (
     verdict_text,
 )  # fmt: skip
 from sis.cli.server import server_text
-from sis.cli.steps import QUANTITIES, Drawn, correction_table, prefix_table, step_table
+from sis.cli.steps import MISSING, QUANTITIES, Drawn, correction_table, prefix_table, step_table
 
 if TYPE_CHECKING:
     from sis import Client, RunConfig, RunStatus, Step
@@ -150,11 +150,9 @@ def _curves(steps: List[Step]) -> RenderableType:
     rows = Table(box=None, pad_edge=False, show_header=False)
     for justify in ("left", "right", "left", "left"):
         rows.add_column(justify=justify, no_wrap=True)
-    for quantity in QUANTITIES:
+    for quantity in (*QUANTITIES, MISSING):
         values = [getattr(step.totals, quantity.attribute) for step in steps]
         rows.add_row(quantity.name, quantity.text(values[-1]), quantity.unit, _curve(values))
-    values = [step.totals.missing_share for step in steps]
-    rows.add_row("missing", share_text(values[-1]), "", _curve(values))
     for reason in sorted({reason for step in steps for reason in step.missing}):
         values = [step.missing.get(reason, 0) / max(step.totals.seen, 1) for step in steps]
         rows.add_row(f"  {reason_text(reason)}", share_text(values[-1]), "", _curve(values))

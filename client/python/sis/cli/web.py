@@ -39,7 +39,7 @@ def web(
     need("uvicorn")
     from sis.web import app
 
-    texts = read_tokenizer(tokenizer) if tokenizer else None
+    texts = read_tokenizer(tokenizer) or None
     try:
         listener = app.listen(port)
     except OSError as error:
