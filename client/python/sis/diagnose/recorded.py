@@ -186,7 +186,7 @@ class _Reader:
             for name, column in columns.items():
                 if len(column) != size:
                     raise ValueError(f"logprobs.{name}: has {len(column)} elements for {size} tokens")
-            return completion_positions(columns, self._of_text)
+            return completion_positions(columns, lambda text: self._of_object({"token": text}))
         return chat_positions(log_probs["content"], self._of_object)
 
     def _sglang(self, meta: Mapping[str, Any]) -> Iterator[Position]:
@@ -268,12 +268,6 @@ class _Reader:
         elif text is None:
             raise ValueError("a token has none of id, token and bytes")
         return self._number(Token(token, text))
-
-    def _of_text(self, text: str) -> int:
-        """Returns the number of a token that is called by its text."""
-        if not isinstance(text, str):
-            raise ValueError(f"tokens: {text!r} is not a string")
-        return self._of_object({"token": text})
 
     def _add_text(self, token: Any, text: Any) -> None:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < _ID_LIMIT:

@@ -153,47 +153,45 @@ _ARRAYS: Dict[str, Any] = {
 def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compared, List[LeftOut]]:
     """Returns tokens that a server has inspected as a pair of recordings: A is the behaviour policy, as the run
     recorded it, B the current one, as it was evaluated. Then positions without a ratio, by the server's decision."""
-    parts: List[Dict[str, np.ndarray]] = []
-    lengths: List[int] = []
-    counts: Counter[str] = Counter()
-    for inspection in inspections:
-        scored = np.isin(inspection.decisions, _SCORED)
-        # Positions keep their numbers: before the first one kept there is nothing.
-        before = inspection.first_position
-        start = sum(lengths) + before
-        part = {
-            name: np.append(np.full(before, nothing), np.where(scored, getattr(inspection, name), nothing))
-            for name, nothing in _ARRAYS.items()
-        }
-        part["rows"] = np.repeat(start + np.flatnonzero(scored), inspection.top_k_ids.shape[1])
-        for name in ("top_k_ids", "top_k_log_probs", "current_log_probs"):
-            part[name] = getattr(inspection, name)[scored].ravel()
-        parts.append(part)
-        lengths.append(before + len(scored))
-        counts.update(_count_left_out(inspection, scored))
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    sampled, log_q = joined.pop("sampled_ids"), joined.pop("sampled_log_probs")
-    rows, ids = joined.pop("rows"), joined.pop("top_k_ids").astype(np.int64)
-    listed_q, listed_p = joined.pop("top_k_log_probs"), joined.pop("current_log_probs")
-    log_p = np.where(np.isfinite(log_q), log_q + joined["log_ratios"], log_q)
-    top_k, sizes = max(inspection.top_k_ids.shape[1] for inspection in inspections), np.asarray(lengths, np.int64)
+    every = [(one, np.isin(one.decisions, _SCORED)) for one in inspections]
+    # Positions keep their numbers: before the first one kept there is nothing.
+    arrays = {
+        name: np.concatenate([
+            part for one, scored in every
+            for part in (np.full(one.first_position, nothing), np.where(scored, getattr(one, name), nothing))
+        ])
+        for name, nothing in _ARRAYS.items()
+    }  # fmt: skip
+    sampled, log_q = arrays.pop("sampled_ids"), arrays.pop("sampled_log_probs")
+    log_p = np.where(np.isfinite(log_q), log_q + arrays["log_ratios"], log_q)
+    ids, listed_q, listed_p = (
+        np.concatenate([getattr(one, name)[scored].ravel() for one, scored in every])
+        for name in ("top_k_ids", "top_k_log_probs", "current_log_probs")
+    )
+    widths = [one.top_k_ids.shape[1] for one in inspections]
+    slots = np.repeat(widths, [scored.sum() for _, scored in every])
+    rows = np.repeat(np.flatnonzero(arrays["decisions"] != Decision.MISSING), slots)
+    sizes = np.asarray([one.first_position + len(one.decisions) for one in inspections], np.int64)
 
     def recording(given: np.ndarray, listed: np.ndarray) -> Recording:
         kept = (ids >= 0) & np.isfinite(listed)
-        lists = Lists.ranked(len(sampled), rows[kept], ids[kept], listed[kept])
+        lists = Lists.ranked(len(sampled), rows[kept], ids[kept].astype(np.int64), listed[kept])
         # Beside what was sent of the sampled token.
         of_sampled = lists.log_probs_of(np.arange(len(sampled)), sampled).astype(np.float32)
         own = np.where(np.isnan(of_sampled), given, of_sampled)
-        return Recording(sizes, sampled, own, given, lists, top_k, {})
+        return Recording(sizes, sampled, own, given, lists, max(widths), {})
 
     a, b = recording(log_q, listed_q), recording(log_p, listed_p)
-    compared = Compared(Pair(a, b, by_id=True), np.arange(len(sizes)), sizes, a, b, Decisions(top_k, **joined))
+    compared = Compared(Pair(a, b, by_id=True), np.arange(len(sizes)), sizes, a, b, Decisions(max(widths), **arrays))
     reasons = {
         **{f"missing_{reason.name.lower()}": f"without a record ({reason.name})" for reason in MissingReason},
         "masked": "that are masked",
         "not_evaluated": "that were not evaluated in this draw",
         "not_kept": "for which there was no room in --inspected_bytes",
     }
+    counts: Counter[str] = Counter()
+    for one, scored in every:
+        counts.update(_count_left_out(one, scored))
     return compared, [LeftOut(name, counts[name], reason) for name, reason in reasons.items() if counts[name]]
 
 
