@@ -18,7 +18,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
  * `about`, for example the run, is part of file names.
  */
 class Panel {
-  constructor({title, unit, note, empty, format, tick = format, binary = false, about = ""}) {
+  constructor({title, unit, note, empty = "Nothing evaluated yet.", format, tick = format, binary = false, about = ""}) {
     Object.assign(this, {unit, about, format, tick, binary, title});
     this.legend = make("ul", {class: "legend"});
     this.canvas = make("canvas", {role: "img", "aria-label": title});

@@ -28,18 +28,12 @@ function colouringsOf(scored) {
       said: "log w, nats: blue is less probable now, orange more",
       of: ({logRatio}) => logRatio / logLimit,
     },
-    "acceptance probability": {
-      low: "0", high: "1", said: "a, the probability that the draw accepts",
-      of: ({acceptance}) => acceptance,
-    },
-    "residual mass": {
-      low: "0", high: "1", said: "the current policy's mass outside the recorded tokens",
-      of: ({residualMass}) => residualMass,
-    },
-    "staleness": {
-      low: "0", high: String(stale), said: "policy versions behind",
-      of: ({staleness}) => Math.max(0, staleness) / stale,
-    },
+    "acceptance probability":
+      {said: "a, the probability that the draw accepts", of: ({acceptance}) => acceptance},
+    "residual mass":
+      {said: "the current policy's mass outside the recorded tokens", of: ({residualMass}) => residualMass},
+    "staleness":
+      {said: "policy versions behind", high: stale, of: ({staleness}) => Math.max(0, staleness) / stale},
   };
 }
 
@@ -141,7 +135,7 @@ export class Sequence {
   }
 
   draw() {
-    const {diverging, low, high, said} = this.colourings[this.colouring];
+    const {diverging, low = 0, high = 1, said} = this.colourings[this.colouring];
     this.scale.replaceChildren(low, make("span", {class: `ramp ${diverging ? "diverging" : "amount"}`}), high);
     this.scale.title = said;
     this.drawTurn();

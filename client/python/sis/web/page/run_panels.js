@@ -3,7 +3,7 @@
 import {count, number, share, wholeShare} from "./format.js";
 import {histogramShares} from "./step_values.js";
 
-export const SHARE = {min: 0, max: 1};
+const SHARE = {min: 0, max: 1};
 export const FROM_ZERO = {beginAtZero: true};
 export const SHARES = {format: share, tick: wholeShare};
 // One slot leaves half of the mass outside with the recorded models. Lists that are one position off leave 0.86 or
@@ -117,6 +117,21 @@ function sumsByAge(ages) {
     sums.set(name, {accepted: before.accepted + accepted, scored: before.scored + scored});
   }
   return sums;
+}
+
+/** The panel of the last draw that has a curve. */
+export const CURVE = {title: "Accept rate against k", unit: "share of scored tokens", ...SHARES,
+  empty: "No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.",
+  note: "What would be accepted with only the k most probable recorded tokens, and the mass of the current policy " +
+    "outside them. Where the curve is flat, fewer slots do."};
+
+export function showCurve(panel, steps) {
+  const {draw, prefixCurve: curve} = steps.findLast(step => step.prefixCurve.length > 0) ?? {prefixCurve: []};
+  const of = draw === steps.at(-1)?.draw ? "" : ` of draw ${draw}`;
+  panel.show(curve.map(point => point.k), [
+    {name: `expected accept rate${of}`, points: true, values: curve.map(point => point.acceptRate)},
+    {name: "residual mass", points: true, dashed: true, values: curve.map(point => point.residualMass)},
+  ], {range: SHARE, namesTitle: "k"});
 }
 
 // Panels of bars of the last draw, if there is one: {names, series} and options for Panel.show.

@@ -7,7 +7,7 @@ import {Export} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
 import {renderRun} from "./run_inspection.js";
-import {BARS, FROM_ZERO, HEATS, LINES, SHARE, SHARES, showHeat} from "./run_panels.js";
+import {BARS, CURVE, FROM_ZERO, HEATS, LINES, SHARES, showCurve, showHeat} from "./run_panels.js";
 import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues} from "./step_values.js";
 import {AXES, StepsPanel} from "./steps_panel.js";
@@ -27,16 +27,11 @@ export class RunView {
     // By run id: its steps by draw, the time of the last evaluation, and the last step's values with
     // distributions.
     this.known = new Map();
-    this.lines =
-        LINES.map(panel => new StepsPanel({about: runId, empty: "Nothing evaluated yet.", ...panel}));
-    this.heats = HEATS.map(panel => new HeatPanel({about: runId, empty: "Nothing evaluated yet.", ...panel}));
+    this.lines = LINES.map(panel => new StepsPanel({about: runId, ...panel}));
+    this.heats = HEATS.map(panel => new HeatPanel({about: runId, ...panel}));
     this.bars = BARS.map(panel => new BarPanel({...SHARES, about: runId,
       empty: "Nothing counted of the last draw.", ...panel}));
-    this.curve = new LinePanel({title: "Accept rate against k", unit: "share of scored tokens",
-      ...SHARES, about: runId,
-      empty: "No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.",
-      note: "What would be accepted with only the k most probable recorded tokens, and the mass " +
-        "of the current policy outside them. Where the curve is flat, fewer slots do."});
+    this.curve = new LinePanel({about: runId, ...CURVE});
     this.facts = make("p", {class: "muted"});
     this.verdict = make("div");
     this.figures = make("div");
@@ -93,7 +88,7 @@ export class RunView {
     this.showFigures(last);
     this.showDraws();
     this.showLastDraw(last);
-    this.showCurve(this.stepsOf(this.runId));
+    showCurve(this.curve, this.stepsOf(this.runId));
   }
 
   // If anything was evaluated since the last call, requests the newest known draws, which may have
@@ -219,19 +214,6 @@ export class RunView {
       this.bars[i].show(names, series, {range: FROM_ZERO, ...options});
     });
     this.showCorrections(last);
-  }
-
-  // Shows the curve of the last draw that has one.
-  showCurve(values) {
-    const of = values.findLast(value => value.prefixCurve.length > 0);
-    const curve = of?.prefixCurve ?? [];
-    const draw = of === values.at(-1) ? "" : ` of draw ${of?.draw}`;
-    this.curve.show(curve.map(point => point.k), [
-      {name: `expected accept rate${draw}`, points: true,
-        values: curve.map(point => point.acceptRate)},
-      {name: "residual mass", points: true, dashed: true,
-        values: curve.map(point => point.residualMass)},
-    ], {range: SHARE, namesTitle: "k"});
   }
 
   showCorrections(last) {
