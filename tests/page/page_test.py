@@ -82,7 +82,7 @@ class PageTest(unittest.TestCase):
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
         cls.browser.run_first(_HASTY)
-        # Of tests that are about one run. Its page calls token 7 "word 7".
+        # Shared by tests that are about one run. Its page calls token 7 "word 7".
         cls.server = LiveServer()
         cls.addClassCleanup(cls.server.kill)
         cls.client = sis.Client(cls.server.address)
@@ -596,7 +596,7 @@ class PageTest(unittest.TestCase):
         self.draw_runs("slow-1", "slow-2")
         self.open()
         self.browser.run(_SLOW)
-        # Of calls that began before, the limits are as they were.
+        # Calls that began before keep their limits.
         self.browser.wait("an answer", lambda: self.browser.run("return states.includes('live')"))
         self.browser.run("states.length = 0; location.hash = '#/run/slow-1?beside=slow-2'")
         self.browser.wait("both runs", lambda: self.browser.run("return states.includes('live')"))

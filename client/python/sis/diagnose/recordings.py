@@ -86,9 +86,8 @@ def pair_files(a: RecordedFile, b: RecordedFile) -> Pair:
     1 + 1/64, or the list gives the token another log-prob.
 
     Raises:
-        ValueError: Names file, sequence and position of a list that gives another token two log-probs, or whose mass is
-            above 1 + 1/64 without the sampled one; or the files have no way in common to tell tokens apart, or another
-            number of sequences.
+        ValueError: A list gives another token two log-probs, or its mass without the sampled token is above 1 + 1/64;
+            the message names file, sequence and position. Tokens can't be matched. The numbers of sequences differ.
     """
     if len(a.lengths) != len(b.lengths):
         raise ValueError(

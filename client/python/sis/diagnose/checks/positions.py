@@ -107,9 +107,9 @@ def _best_shift(
     """Returns the answer of the shift with the smallest distance, among shifts with at least `enough` positions.
 
     Args:
-        gathered: B has values of the tokens that A lists. A shift then moves B's values to another position.
-        distances: Distance of A at some positions from B at others, and the distance that counts as 1.
-        contradictions: How much the tokens of a file at some positions contradict its values at others.
+        gathered: Whether B has values of the tokens that A lists. A shift then moves B's values.
+        distances: Returns the distance of A at some positions from B at others, and the distance that counts as 1.
+        contradictions: Returns how much the tokens of a file at some positions contradict its values at others.
     """
     least_distance = 0.3
     means = {}

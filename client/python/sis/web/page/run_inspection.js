@@ -1,4 +1,4 @@
-// What stands out in a run: sequences, tokens and positions of InspectRun's response in protobuf's JSON.
+// Shows sequences, tokens and positions that stand out in a run: InspectRun's response in protobuf's JSON.
 
 import {bar, make, shade, table, tokenLabel} from "./elements.js";
 import {grouped, number, share, signed} from "./format.js";
