@@ -409,7 +409,7 @@ class Recorder(ClosesItself):
                 pause = min(self._interval, ASK_AFTER) if unsent else self._interval
                 self._changed.wait_for(lambda: self._closed or self._flush_wanted and not unsent, pause)
                 if self._closed:
-                    return
+                    break
                 work, self._work, self._last, self._waiting = unsent + self._work, [], {}, 0
                 flushing, self._flush_wanted = self._flush_wanted, False
                 self._writing = bool(work) or flushing
@@ -423,8 +423,9 @@ class Recorder(ClosesItself):
             work, unsent = self._labels.resolve(work)
             stored = True
             try:
-                if self._stream is None:
-                    self._stream = self._open()
+                self._stream = self._stream or self._open()
+                if self._closed:
+                    continue
                 self._send(work)
                 committed = self._stream.flush()
                 down_since = None
@@ -459,6 +460,8 @@ class Recorder(ClosesItself):
                 if not self._closed:
                     self._failure = self._failure or failure
                 self._changed.notify_all()
+        if self._stream is not None:
+            self._stream.abandon()
 
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
