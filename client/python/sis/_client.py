@@ -214,13 +214,7 @@ class Client:
         request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version, label=label)
         return self._service.AdvanceVersion(request).dropped_sequences
 
-    def list_steps(
-        self,
-        run: Run,
-        *,
-        draws: Optional[Iterable[int]] = None,
-        after: Optional[int] = None,
-    ) -> Steps:
+    def list_steps(self, run: Run, *, draws: Optional[Iterable[int]] = None, after: Optional[int] = None) -> Steps:
         """Lists the totals of draws over all ranks. Each position counts once.
 
         The server keeps the last 4,096 draws, or fewer if its memory is short.

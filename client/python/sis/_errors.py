@@ -92,8 +92,7 @@ class AppendError(Error):
         first = refused[0]
         more = f" (and {len(refused) - 1} more refused)" if len(refused) > 1 else ""
         super().__init__(
-            first.code,
-            f"sequence '{first.sequence}' attempt {first.attempt}, {first.entry}: {first.message}{more}",
+            first.code, f"sequence '{first.sequence}' attempt {first.attempt}, {first.entry}: {first.message}{more}"
         )
         self.refused = tuple(refused)
 
@@ -120,11 +119,7 @@ def is_unreachable(error: Error) -> bool:
 
 def is_away(error: Union[Error, Refusal]) -> bool:
     """Returns True if a server did not answer, or its store failed. The call may succeed later."""
-    return error.code in (
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-    )
+    return error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 def from_rpc(error: grpc.RpcError) -> Error:

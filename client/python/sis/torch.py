@@ -166,11 +166,7 @@ def gather(
 
 
 def log_probs_at(
-    records: TopKRecords,
-    logits: torch.Tensor,
-    sampled_ids: Optional[torch.Tensor] = None,
-    *,
-    temperature: float = 1.0,
+    records: TopKRecords, logits: torch.Tensor, sampled_ids: Optional[torch.Tensor] = None, *, temperature: float = 1.0
 ) -> Gathered:
     """Does the same as gather, with gradients: for losses that need them, as with sampling_replay.
 

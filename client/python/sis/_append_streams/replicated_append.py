@@ -88,11 +88,7 @@ class _Lane:
         return self._stream
 
     def _broken(
-        self,
-        stream: ServerAppendStream,
-        error: _errors.Error,
-        began: float,
-        entries: Sequence[Entry] = (),
+        self, stream: ServerAppendStream, error: _errors.Error, began: float, entries: Sequence[Entry] = ()
     ) -> None:
         if not _errors.is_away(error):
             raise error

@@ -56,12 +56,7 @@ def _take(entries: List[Entry]) -> _Batch:
 class ServerAppendStream(AppendStream):
     """Sends entries in batches, and matches acks with them."""
 
-    def __init__(
-        self,
-        call: Callable[[Iterator[bytes]], grpc.Call],
-        source: Source,
-        timeout: Optional[float],
-    ) -> None:
+    def __init__(self, call: Callable[[Iterator[bytes]], grpc.Call], source: Source, timeout: Optional[float]) -> None:
         """`call`: Append."""
         super().__init__(source.run.config)
         self._timeout = timeout

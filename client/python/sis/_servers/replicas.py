@@ -225,11 +225,7 @@ class Replicas:
         return [response for own in answers.values() for response in own]
 
     def _evaluate_elsewhere(
-        self,
-        gone: int,
-        run_id: str,
-        requests: Sequence[Callable[[], Request]],
-        answers: List[pb.EvaluateResponse],
+        self, gone: int, run_id: str, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
     ) -> None:
         """Sends the unanswered requests of the replica `gone` to others, and adds their answers."""
         for index in range(len(self._servers)):
@@ -300,7 +296,8 @@ class Replicas:
     ) -> Tuple[Dict[int, _Answer], Dict[int, _errors.Error]]:
         """Calls all replicas in parallel. Returns answers and errors by replica. Raises if no replica answers."""
         asked = {
-            index: self._pool.submit(_spans.in_this_context(call), self._servers[index]) for index, call in calls.items()
+            index: self._pool.submit(_spans.in_this_context(call), self._servers[index])
+            for index, call in calls.items()
         }
         # Waits before it raises an error, because requests refer to the caller's arrays.
         futures.wait(asked.values())
@@ -351,7 +348,9 @@ _placement_over = functools.lru_cache(maxsize=256)(Placement)
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
-    return pb.MissingRange(slice=number, first_position=part.first_position, length=part.length, reason=pb.MISSING_REASON_STORE_DOWN)
+    return pb.MissingRange(
+        slice=number, first_position=part.first_position, length=part.length, reason=pb.MISSING_REASON_STORE_DOWN
+    )
 
 
 def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:

@@ -269,13 +269,7 @@ class SingleServer:
     def _call_about(self, run_id: str, method: Callable[..., Any], request: Any) -> Any:
         return self._send_about(run_id, lambda: method(request, timeout=self._timeout))
 
-    def _send_about(
-        self,
-        run_id: str,
-        send: Callable[[], _Answer],
-        *,
-        confirm: bool = False,
-    ) -> _Answer:
+    def _send_about(self, run_id: str, send: Callable[[], _Answer], *, confirm: bool = False) -> _Answer:
         with self._lock:
             known = self._known.get(run_id)
         if known is not None and (confirm or not known.confirmed):

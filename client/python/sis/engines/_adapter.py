@@ -69,9 +69,7 @@ def version_ranges(told: Mapping[str, Any]) -> List[VersionRange]:
     return [] if version is None else [VersionRange(str(version))]
 
 
-def ranges_within(
-    versions: Sequence[VersionRange], start: int, stop: int
-) -> Iterator[Tuple[Optional[str], int, int]]:
+def ranges_within(versions: Sequence[VersionRange], start: int, stop: int) -> Iterator[Tuple[Optional[str], int, int]]:
     """Yields the ranges of [start, stop), each with the engine's name of its weights, or None."""
     for version, first, last in versions:
         for label, end in ((None, first), (version, stop if last is None else last)):
@@ -180,9 +178,7 @@ class Columns(NamedTuple):
         def outside(values: np.ndarray) -> np.ndarray:
             return np.logical_or(values < 0, values > largest)
 
-        causes: List[_Cause] = [
-            (outside(sampled), np.nan, lambda row: f"sampled token {sampled[row]}, {bound}"),
-        ]
+        causes: List[_Cause] = [(outside(sampled), np.nan, lambda row: f"sampled token {sampled[row]}, {bound}")]
         # Where the engine lists the sampled token.
         own_column = {"first": slice(1), "last": slice(-1, None)}.get(self.sampled_column or "", slice(None))
         if self.sampled_column is not None:
@@ -343,12 +339,7 @@ class Adapter(abc.ABC):
             Exception: A position can't be read.
         """
 
-    def read(
-        self,
-        pieces: Sequence[Piece],
-        top_k: int,
-        vocabulary_size: Optional[int] = None,
-    ) -> Read:
+    def read(self, pieces: Sequence[Piece], top_k: int, vocabulary_size: Optional[int] = None) -> Read:
         """Returns the record of all positions of all pieces. Never raises for what an engine returned.
 
         An unreadable position affects no other, and a MalformedOutput affects its piece only. There the record's

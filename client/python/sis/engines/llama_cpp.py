@@ -92,7 +92,9 @@ class LlamaCppAdapter(Adapter):
         ids, values, _, own, _ = columns
         with np.errstate(divide="ignore", invalid="ignore"):
             values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
-            return columns._replace(log_probs=values, sampled_log_probs=np.where(own == NULL_LOG_PROB, own, np.log(own)))
+            return columns._replace(
+                log_probs=values, sampled_log_probs=np.where(own == NULL_LOG_PROB, own, np.log(own))
+            )
 
 
 def sampling(settings: Mapping[str, Any]) -> Sampling:

@@ -38,11 +38,7 @@ class SglangAdapter(Adapter):
     """
 
     def __init__(
-        self,
-        sampling_params: Mapping[str, Any],
-        server_args: Any = None,
-        *,
-        original_log_probs: Optional[bool] = None,
+        self, sampling_params: Mapping[str, Any], server_args: Any = None, *, original_log_probs: Optional[bool] = None
     ) -> None:
         """Makes the adapter.
 

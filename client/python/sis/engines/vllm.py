@@ -65,9 +65,7 @@ class VllmAdapter(Adapter):
     def told(self, output: Any) -> Told:
         completion = _completion(output)
         spans = getattr(completion, "weight_versions", None)
-        versions = (
-            ranges_of(spans) if spans else running_versions(self._engine, getattr(output, "request_id", None))
-        )
+        versions = ranges_of(spans) if spans else running_versions(self._engine, getattr(output, "request_id", None))
         return Told(len(completion.token_ids), _ended(completion.finish_reason), versions)
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
