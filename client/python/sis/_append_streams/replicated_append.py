@@ -48,14 +48,6 @@ class _Lane:
         except _errors.Error as error:
             self._broken(stream, error, began, entries)
 
-    def open(self) -> None:
-        """Opens the stream, unless the breaker pauses calls to the replica."""
-        with self._lock:
-            try:
-                self._opened()
-            except _errors.Error:
-                pass
-
     def flush(self) -> Tuple[Dict[SequenceRef, int], List[_errors.Refusal]]:
         """Returns the committed lengths and the refusals."""
         with self._lock:
@@ -139,8 +131,7 @@ class ReplicatedAppendStream(AppendStream):
         if not self._opened:
             # Otherwise no server would check the header.
             self._opened = True
-            for opening in [self._pool.submit(lane.open) for lane in self._lanes]:
-                opening.result()
+            futures.wait([self._pool.submit(lane.put, [], at_once=False) for lane in self._lanes])
         committed: Dict[SequenceRef, int] = {}
         refused: List[_errors.Refusal] = []
         for flushed in [self._pool.submit(lane.flush) for lane in self._lanes]:
