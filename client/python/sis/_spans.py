@@ -6,11 +6,11 @@ All of it does nothing unless opentelemetry-api is installed and the program has
 from __future__ import annotations
 
 import contextlib
-import functools
+import contextvars
 from typing import Any, Callable, ContextManager, TypeVar, Union
 
 try:
-    from opentelemetry import context, trace
+    from opentelemetry import trace
 except ImportError:
     _tracer: Any = None
 else:
@@ -28,17 +28,7 @@ def client_span(name: str, **attributes: Union[str, int]) -> ContextManager[obje
 
 
 def in_this_context(call: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The call as part of the current span, for another thread."""
-    if _tracer is None:
-        return call
-    here = context.get_current()
-
-    @functools.wraps(call)
-    def call_there(*arguments: Any, **named: Any) -> _Result:
-        token = context.attach(here)
-        try:
-            return call(*arguments, **named)
-        finally:
-            context.detach(token)
-
-    return call_there
+    """Returns a call for other threads, as part of the current span."""
+    here = contextvars.copy_context()
+    # Only one thread may be in a context.
+    return lambda *arguments: here.copy().run(call, *arguments)
