@@ -7,24 +7,32 @@ import {fileName, save, saveCsv, saveJson} from "./save.js";
 const COLORS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
 const DASH = [5, 4];
 
-const charts = new Set();
+// Panels with a chart.
+const panels = new Set();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  for (const panel of charts) panel.paint();
+  for (const panel of panels) panel.paint();
 });
 
+/** Removes all charts, before another view is shown. */
+export function removeCharts() {
+  for (const panel of panels) panel.chart.destroy();
+  panels.clear();
+}
+
 /**
- * Options of all panels. `unit` is the unit of the vertical axis (`binary` for bytes), `note` says what
- * is normal, and `empty` is shown without values. `format` formats a value, `tick` one of the axis.
- * `about`, for example the run, is part of file names.
+ * Options of all panels. `unit` is the unit of the vertical axis (`binary` for bytes), `range` its ends,
+ * `note` says what is normal, and `empty` is shown without values. `format` formats a value, `tick` one of the axis,
+ * and `nameOf` a name; `namesTitle` is the title of the names. `about`, for example the run, is part of file names.
  */
 class Panel {
-  constructor({title, unit, note, empty = "Nothing evaluated yet.", format, tick = format, binary = false, about = ""}) {
-    Object.assign(this, {unit, about, format, tick, binary, title});
+  constructor(options) {
+    const {title, unit, note, empty = "Nothing evaluated yet."} = options;
+    Object.assign(this, {tick: options.format, range: {beginAtZero: true}, namesTitle: "Draw", nameOf: String}, options);
     this.legend = make("ul", {class: "legend"});
     this.canvas = make("canvas", {role: "img", "aria-label": title});
     this.emptyWords = make("p", {class: "empty"}, empty);
     this.values = make("div", {tabindex: "0"});
-    this.note = make("p", {class: "note"}, note);
+    this.words = make("p", {class: "note"}, note);
     this.details = make("details", {ontoggle: () => this.listValues()},
         make("summary", {}, "Values"), this.values);
     this.saves = make("p", {class: "saves"}, "Save ", ["PNG", "CSV", "JSON"].map(kind =>
@@ -33,24 +41,15 @@ class Panel {
     this.element = make("section", {class: "panel", "aria-label": title},
         make("h3", {}, title, unit ? make("span", {class: "unit"}, ` (${unit})`) : null),
         this.legend, make("div", {class: "plot"}, this.canvas, this.emptyWords),
-        this.note, this.details, this.saves);
-    this.names = [];
-    this.series = [];
-  }
-
-  /** Replaces the note. */
-  say(note) {
-    if (this.note.textContent !== note) this.note.textContent = note;
+        this.words, this.details, this.saves);
   }
 
   /**
    * Shows `series` [{name, values, dashed, points, places}], with one value per element of `names`;
-   * null is a gap. `places` are the values' positions on an `axis` of numbers. `nameOf` formats a
-   * name.
+   * null is a gap. `places` are the values' positions on an `axis` of numbers.
    */
-  show(names, series,
-      {range = {}, namesTitle = "Draw", nameOf = String, axis = {}, stacked = false} = {}) {
-    Object.assign(this, {names, nameOf, namesTitle, range, axis, stacked});
+  show({names, series, axis = {}}) {
+    Object.assign(this, {names, axis});
     this.series = series.map((line, i) => ({color: COLORS[i % COLORS.length], ...line}));
     const any = this.series.some(line => line.values.some(value => value !== null));
     this.emptyWords.hidden = any;
@@ -69,7 +68,7 @@ class Panel {
   }
 
   save(kind) {
-    const name = [this.about, this.title].filter(Boolean).join(" ");
+    const name = this.about ? `${this.about} ${this.title}` : this.title;
     if (kind === "CSV") saveCsv(name, this.exported());
     if (kind === "JSON") saveJson(name, this.title, this.unit, this.exported());
     if (kind === "PNG") this.savePng(name);
@@ -132,7 +131,7 @@ class Panel {
 
   paint() {
     this.chart ??= new Chart(this.canvas, {type: this.type, data: {datasets: []}});
-    charts.add(this);
+    panels.add(this);
     this.chart.data = this.data();
     this.chart.options = this.options();
     this.chart.update();
@@ -182,11 +181,6 @@ class Panel {
   tooltipTitle(i) {
     return `${this.namesTitle} ${this.nameOf(this.names[i])}`;
   }
-
-  stop() {
-    charts.delete(this);
-    this.chart?.destroy();
-  }
 }
 
 /** Lines of values. */
@@ -211,11 +205,13 @@ export class LinePanel extends Panel {
 export class HeatPanel extends LinePanel {
   type = "bar";
 
-  show(names, series, options) {
+  stacked = true;
+
+  show({names, series}) {
     this.tick = middle => series[Math.floor(middle)]?.name;
-    const range = {min: 0, max: series.length,
+    this.range = {min: 0, max: series.length,
       afterBuildTicks: axis => { axis.ticks = series.map((_, i) => ({value: i + 0.5})); }};
-    super.show(names, series.map(line => ({color: "--first", ...line})), {range, stacked: true, ...options});
+    super.show({names, series: series.map(line => ({color: "--first", ...line}))});
     this.legend.hidden = true;
   }
 

@@ -2,6 +2,7 @@
 // settings after a question mark), keeps it up to date, and shows whether the server answers.
 
 import {answers, Refused} from "./api.js";
+import {removeCharts} from "./charts.js";
 import {make} from "./elements.js";
 import {clock} from "./format.js";
 import {RunView} from "./run_view.js";
@@ -110,7 +111,7 @@ async function update() {
 }
 
 function open() {
-  view?.stop?.();
+  removeCharts();
   view = viewOf(location.hash);
   document.title = `${view.title} – SIS ratio service`;
   for (const link of document.querySelectorAll("nav a")) {

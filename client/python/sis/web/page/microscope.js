@@ -262,15 +262,12 @@ export class Sequence {
   beside(direction) {
     const chosen = this.tokens.querySelector(".chosen");
     if (!chosen) return this.next(-1, 1);
-    const from = chosen.getBoundingClientRect();
-    let best = -1, least = Infinity;
-    for (const token of this.tokens.querySelectorAll("[data-index]")) {
-      const box = token.getBoundingClientRect();
-      const lines = direction * (box.top - from.top);
-      const distance = lines < 4 ? Infinity : 8 * lines + Math.abs(box.left - from.left);
-      if (distance < least) [best, least] = [Number(token.dataset.index), distance];
-    }
-    return best;
+    const beyond = [...this.tokens.querySelectorAll("[data-index]")]
+        .filter(({offsetTop}) => direction * (offsetTop - chosen.offsetTop) > 0);
+    const line = beyond.at(direction > 0 ? 0 : -1)?.offsetTop;
+    const away = ({offsetLeft}) => Math.abs(offsetLeft - chosen.offsetLeft);
+    const [nearest] = beyond.filter(({offsetTop}) => offsetTop === line).sort((one, other) => away(one) - away(other));
+    return Number(nearest?.dataset.index);
   }
 
   drawOverview() {

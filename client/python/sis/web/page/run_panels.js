@@ -4,8 +4,7 @@ import {count, number, share, wholeShare} from "./format.js";
 import {histogramShares} from "./step_values.js";
 
 const SHARE = {min: 0, max: 1};
-export const FROM_ZERO = {beginAtZero: true};
-export const SHARES = {format: share, tick: wholeShare};
+const SHARES = {format: share, tick: wholeShare};
 // One slot leaves half of the mass outside with the recorded models. Lists that are one position off leave 0.86 or
 // more, with any length.
 const OTHER_TOKENS = 0.7;
@@ -18,15 +17,15 @@ export const LINES = [
       {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
     note: "Sampled follows expected, to within sampling noise. A fall means that one of the " +
       "engines has changed, that the two policies drift apart, or that the top-K covers less."},
-  {title: "D and D_SIS", unit: "nats per token", format: number, range: FROM_ZERO,
+  {title: "D and D_SIS", unit: "nats per token", format: number,
     lines: [{name: "D", of: v => v.d}, {name: "D_SIS", of: v => v.dSis}],
     note: "What importance ratios deviate by, before and after accepting. D_SIS should be well " +
       "below D; D above 1 says that the two engines don't compute the same thing."},
-  {title: "Log-envelope", unit: "mean, nats", format: number, range: FROM_ZERO,
+  {title: "Log-envelope", unit: "mean, nats", format: number,
     lines: [{name: "log M", of: v => v.logEnvelope}],
     note: "The largest log-ratio over the recorded set. 0 if the policies agree; the accept rate " +
       "falls by a factor of e per nat."},
-  {title: "Residual mass", unit: "mean share", ...SHARES, range: FROM_ZERO,
+  {title: "Residual mass", unit: "mean share", ...SHARES,
     lines: [{name: "ξ", of: v => v.residualMass}],
     note: "What the current policy gives to tokens outside the recorded top-K: mostly a few " +
       "hundredths. If it limits the accept rate while D is low, record more slots.",
@@ -35,10 +34,10 @@ export const LINES = [
       "recorded tokens, so the two sides speak of different ones: rows shifted by one, ids of " +
       "another tokenizer, another prompt or template, another sequence's record. More slots " +
       "don't help."},
-  {title: "k3", unit: "nats per token", format: number, range: FROM_ZERO,
+  {title: "k3", unit: "nats per token", format: number,
     lines: [{name: "k3", of: v => v.k3}],
     note: "Estimates KL(behaviour ‖ current). Small and steady between policy updates."},
-  {title: "Outside top-K", unit: "share of scored tokens", ...SHARES, range: FROM_ZERO,
+  {title: "Outside top-K", unit: "share of scored tokens", ...SHARES,
     lines: [{name: "outside", of: v => v.outsideTopK}],
     note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it " +
       "smaller.",
@@ -46,11 +45,11 @@ export const LINES = [
       "Sampled tokens that are not among the recorded K: never accepted. So many can't be: the " +
       "worker records lists of other positions (shifted by one?), other ids, or a filter's. A " +
       "larger K doesn't help."},
-  {title: "Tokens", unit: "per draw", format: count, range: FROM_ZERO,
+  {title: "Tokens", unit: "per draw", format: count,
     lines: [{name: "evaluated", of: v => v.tokens}],
     note: "Scored and missing, each once per draw however many ranks evaluate it."},
   {title: "Missing by reason", unit: "share of tokens", ...SHARES,
-    range: {...FROM_ZERO, suggestedMax: 0.01}, empty: "No token is missing.",
+    range: {beginAtZero: true, suggestedMax: 0.01}, empty: "No token is missing.",
     lines: all => linesByName(all, "missingByReason", found => found?.share ?? 0),
     note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
       "ask the workers; sisctl sequence list shows what has come. Evicted: let trainers release, " +
@@ -65,9 +64,9 @@ export const LINES = [
     {title: "Accept rate by age", unit: "share of scored tokens", ...SHARES, range: SHARE, value: "acceptRate",
       note: "Age: the policy versions that tokens are behind. Low at the youngest age already: the engines differ. " +
         "Where it falls below a half, the diagnosis says what max_staleness would leave out."},
-    {title: "D by age", unit: "nats per token", format: number, range: FROM_ZERO, value: "d",
+    {title: "D by age", unit: "nats per token", format: number, value: "d",
       note: "Grows with age as the policy moves."},
-    {title: "D_SIS by age", unit: "nats per token", format: number, range: FROM_ZERO, value: "dSis",
+    {title: "D_SIS by age", unit: "nats per token", format: number, value: "dSis",
       note: "What accepting leaves of D."},
     {title: "Effective sample size by age", unit: "share of tokens", ...SHARES, range: SHARE,
       value: "effectiveSampleSize", note: "Of the modified ratios. Low: few tokens carry the gradient."},
@@ -91,23 +90,25 @@ const MAX_COLUMNS = 64;
 
 // Panels with a column per draw, or per range of draws, and a row per age.
 export const HEATS = [
-  {title: "Accept rate over age", ...SHARES, cell: found => found.accepted / found.scored,
+  {title: "Accept rate over age", ...overAge(found => found.accepted / found.scored),
     note: "Strong colour: most tokens are accepted. A row is an age, in policy versions behind; ahead is of a version " +
       "that the run does not have yet."},
-  {title: "Tokens over age", ...SHARES, cell: (found, all) => found.scored / all,
+  {title: "Tokens over age", ...overAge((found, all) => found.scored / all),
     note: "Shares of the scored tokens of these draws. They move up when rollouts wait longer."},
 ];
 
-/** Shows `steps` in a HeatPanel. */
-export function showHeat(panel, {cell}, steps) {
-  const size = Math.ceil(steps.length / MAX_COLUMNS);
-  const columns = steps.filter((_, i) => i % size === 0).map((_, i) => steps.slice(i * size, (i + 1) * size));
-  const sums = columns.map(column => sumsByAge(column.flatMap(step => step.ages)));
-  const names = columns.map(column => (column.length > 1 ? `${column[0].draw} to ${column.at(-1).draw}` : column[0].draw));
-  panel.show(names, namesIn(steps, "ages").map(name => ({name, values: sums.map(found => {
-    const all = [...found.values()].reduce((sum, age) => sum + age.scored, 0);
-    return found.has(name) ? cell(found.get(name), all) : null;
-  })})));
+function overAge(cell) {
+  return {...SHARES, of: steps => {
+    const size = Math.ceil(steps.length / MAX_COLUMNS);
+    const columns = steps.filter((_, i) => i % size === 0).map((_, i) => steps.slice(i * size, (i + 1) * size));
+    const sums = columns.map(column => sumsByAge(column.flatMap(step => step.ages)));
+    const series = namesIn(steps, "ages").map(name => ({name, values: sums.map(found => {
+      const all = [...found.values()].reduce((sum, age) => sum + age.scored, 0);
+      return found.has(name) ? cell(found.get(name), all) : null;
+    })}));
+    return {series, names: columns.map(column =>
+      (column.length > 1 ? `${column[0].draw} to ${column.at(-1).draw}` : column[0].draw))};
+  }};
 }
 
 function sumsByAge(ages) {
@@ -119,48 +120,47 @@ function sumsByAge(ages) {
   return sums;
 }
 
-/** The panel of the last draw that has a curve. */
-export const CURVE = {title: "Accept rate against k", unit: "share of scored tokens", ...SHARES,
+/** A panel of the last draw that has a curve. */
+export const CURVE = {title: "Accept rate against k", unit: "share of scored tokens", ...SHARES, range: SHARE,
+  namesTitle: "k", of: curveOf,
   empty: "No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.",
   note: "What would be accepted with only the k most probable recorded tokens, and the mass of the current policy " +
     "outside them. Where the curve is flat, fewer slots do."};
 
-export function showCurve(panel, steps) {
+function curveOf(steps) {
   const {draw, prefixCurve: curve} = steps.findLast(step => step.prefixCurve.length > 0) ?? {prefixCurve: []};
   const of = draw === steps.at(-1)?.draw ? "" : ` of draw ${draw}`;
-  panel.show(curve.map(point => point.k), [
+  return {names: curve.map(point => point.k), series: [
     {name: `expected accept rate${of}`, points: true, values: curve.map(point => point.acceptRate)},
     {name: "residual mass", points: true, dashed: true, values: curve.map(point => point.residualMass)},
-  ], {range: SHARE, namesTitle: "k"});
+  ]};
 }
 
-// Panels of bars of the last draw, if there is one: {names, series} and options for Panel.show.
+// Panels of bars of the last draw, if there is one.
 export const BARS = [
-  {title: "Ratios: |log w|", unit: "share of tokens", of: distribution("absLogRatio", "nats"),
+  {title: "Ratios: |log w|", unit: "share of tokens", ...distribution("absLogRatio", "nats"),
     note: "How far single ratios are from 1. The tail on the right is what clipping and " +
       "accepting are for."},
-  {title: "Log-envelopes", unit: "share of tokens", of: distribution("logEnvelope", "nats"),
+  {title: "Log-envelopes", unit: "share of tokens", ...distribution("logEnvelope", "nats"),
     note: "Where it is large, few tokens can be accepted."},
-  {title: "Residual masses", unit: "share of tokens", of: distribution("residualMass", "share"),
+  {title: "Residual masses", unit: "share of tokens", ...distribution("residualMass", "share"),
     note: "Mass near 1 at a token says that its recorded set misses what the policy wants now."},
   {title: "Acceptance probability", unit: "share of tokens",
-    of: distribution("acceptanceProbability", "share"), note: "Most tokens should be near 1."},
-  {title: "Ratios beyond bounds", unit: "share of scored tokens", of: ratiosBeyond,
+    ...distribution("acceptanceProbability", "share"), note: "Most tokens should be near 1."},
+  {title: "Ratios beyond bounds", unit: "share of scored tokens", namesTitle: "w", of: ratiosBeyond,
     note: "What clipping at these bounds would touch."},
-];
+].map(panel => ({...SHARES, empty: "Nothing counted of the last draw.", ...panel}));
 
 function distribution(field, unit) {
-  return last => {
-    const shares = histogramShares(last?.distributions[field]);
-    return {names: shares.map(({name}) => name),
-      series: [{name: "tokens", values: shares.map(part => part.share)}],
-      namesTitle: `Value (${unit})`};
-  };
+  return {namesTitle: `Value (${unit})`, of: steps => {
+    const shares = histogramShares(steps.at(-1)?.distributions[field]);
+    return {names: shares.map(({name}) => name), series: [{name: "tokens", values: shares.map(part => part.share)}]};
+  }};
 }
 
-function ratiosBeyond(last) {
+function ratiosBeyond(steps) {
+  const last = steps.at(-1);
   const beyond = last?.distributions.ratiosBeyond ?? [];
   return {names: beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
-    series: [{name: "tokens", values: beyond.map(part => part.positions / last.scored)}],
-    namesTitle: "w"};
+    series: [{name: "tokens", values: beyond.map(part => part.positions / last.scored)}]};
 }

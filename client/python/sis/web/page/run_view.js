@@ -7,7 +7,7 @@ import {Export} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
 import {renderRun} from "./run_inspection.js";
-import {BARS, CURVE, FROM_ZERO, HEATS, LINES, SHARES, showCurve, showHeat} from "./run_panels.js";
+import {BARS, CURVE, HEATS, LINES} from "./run_panels.js";
 import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues} from "./step_values.js";
 import {AXES, StepsPanel} from "./steps_panel.js";
@@ -24,14 +24,11 @@ export class RunView {
     const axis = settings.get("axis");
     this.axis = Object.hasOwn(AXES, axis) ? AXES[axis] : AXES.draw;
     this.beside = settings.get("beside") ?? "";
-    // By run id: its steps by draw, the time of the last evaluation, and the last step's values with
-    // distributions.
+    // By run id: its steps by draw, and the time of the last evaluation. The last step of this run has distributions.
     this.known = new Map();
     this.lines = LINES.map(panel => new StepsPanel({about: runId, ...panel}));
     this.heats = HEATS.map(panel => new HeatPanel({about: runId, ...panel}));
-    this.bars = BARS.map(panel => new BarPanel({...SHARES, about: runId,
-      empty: "Nothing counted of the last draw.", ...panel}));
-    this.curve = new LinePanel({about: runId, ...CURVE});
+    this.last = [...BARS.map(panel => new BarPanel({about: runId, ...panel})), new LinePanel({about: runId, ...CURVE})];
     this.facts = make("p", {class: "muted"});
     this.verdict = make("div");
     this.figures = make("div");
@@ -55,7 +52,7 @@ export class RunView {
             make("label", {}, "Beside ", this.chooseBeside))),
         make("div", {class: "panels"}, [...this.lines, ...this.heats].map(panel => panel.element)),
         this.lastDraw,
-        make("div", {class: "panels"}, this.bars.map(panel => panel.element), this.curve.element),
+        make("div", {class: "panels"}, this.last.map(panel => panel.element)),
         this.corrections,
         make("div", {class: "line"}, make("h2", {}, "Worth a closer look"),
             make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
@@ -82,20 +79,20 @@ export class RunView {
     this.others ??= this.listOthers().catch(() => { this.others = null; });
     this.inspecting ??= this.inspect();
     await Promise.all([this.loadSteps(run), this.loadBeside()]);
-    const {last} = this.known.get(this.runId);
+    const steps = this.stepsOf(this.runId);
     this.showFacts(run);
     this.showVerdict(run);
-    this.showFigures(last);
-    this.showDraws();
-    this.showLastDraw(last);
-    showCurve(this.curve, this.stepsOf(this.runId));
+    this.showFigures(steps.at(-1));
+    this.showLines();
+    for (const panel of [...this.heats, ...this.last]) panel.show(panel.of(steps));
+    this.showLastDraw(steps.at(-1));
   }
 
   // If anything was evaluated since the last call, requests the newest known draws, which may have
   // grown, and all draws that began after them.
   async loadSteps({runId, incarnation, lastEvaluatedAt}) {
     const known = this.known.get(runId);
-    const same = known !== undefined && known.incarnation === incarnation;
+    const same = known?.incarnation === incarnation;
     if (same && known.at === lastEvaluatedAt) return;
     const steps = new Map(same ? known.steps : []);
     let after = [...steps.keys()].at(-1 - MAY_GROW);
@@ -109,16 +106,13 @@ export class RunView {
       }
       ({more} = answer);
     }
-    const last = [...steps.values()].at(-1);
-    this.known.set(runId, {incarnation, at: lastEvaluatedAt, steps,
-      last: last && await this.withDistributions(runId, last)});
-  }
-
-  async withDistributions(runId, last) {
-    if (runId !== this.runId) return last;
-    const step = await callIfThere("GetStep", {"run.run_id": runId, draw: last.draw});
-    // Without a step the draw is no longer kept.
-    return step === null ? last : stepValues({draw: last.draw, step});
+    const draw = [...steps.keys()].at(-1);
+    if (draw !== undefined && runId === this.runId) {
+      const step = await callIfThere("GetStep", {"run.run_id": runId, draw});
+      // Without a step the draw is no longer kept.
+      if (step !== null) steps.set(draw, stepValues({draw, step}));
+    }
+    this.known.set(runId, {incarnation, at: lastEvaluatedAt, steps});
   }
 
   stepsOf(runId) {
@@ -154,7 +148,7 @@ export class RunView {
     if (this.beside !== "") settings.set("beside", this.beside);
     const query = settings.toString();
     history.replaceState(null, "", `${runLink(this.runId)}${query && `?${query}`}`);
-    this.showDraws();
+    this.showLines();
     this.element.dispatchEvent(new Event("outdated", {bubbles: true}));
   }
 
@@ -193,30 +187,16 @@ export class RunView {
     ]));
   }
 
-  showDraws() {
+  showLines() {
     const runs = [this.runId, this.beside].filter(Boolean).map(id => ({id, steps: this.stepsOf(id)}));
     const [{steps}] = runs;
     this.draws.textContent = steps.length === 0 ? "By draw" :
       steps.length === 1 ? "By draw: one so far" : `By draw: all ${steps.length}`;
-    const all = runs.flatMap(run => run.steps);
-    LINES.forEach(({lines, range, note, beyond}, i) => {
-      const drawn = typeof lines === "function" ? lines(all) : lines;
-      this.lines[i].showRuns(runs, drawn, this.axis, {range});
-      this.lines[i].say(steps.length > 0 && beyond?.(steps.at(-1)) || note);
-    });
-    HEATS.forEach((heat, i) => showHeat(this.heats[i], heat, steps));
+    for (const panel of this.lines) panel.showRuns(runs, this.axis);
   }
 
   showLastDraw(last) {
     this.lastDraw.textContent = `The last draw${last === undefined ? "" : `: ${last.draw}`}`;
-    BARS.forEach(({of}, i) => {
-      const {names, series, ...options} = of(last);
-      this.bars[i].show(names, series, {range: FROM_ZERO, ...options});
-    });
-    this.showCorrections(last);
-  }
-
-  showCorrections(last) {
     this.corrections.replaceChildren();
     if (last === undefined || last.corrections.length === 0) return;
     this.corrections.append(
@@ -245,9 +225,5 @@ export class RunView {
     } catch (error) {
       this.inspected.replaceChildren(make("p", {}, `Nothing to look at: ${error.message}`));
     }
-  }
-
-  stop() {
-    for (const panel of [...this.lines, ...this.heats, ...this.bars, this.curve]) panel.stop();
   }
 }

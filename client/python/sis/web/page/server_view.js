@@ -6,7 +6,7 @@ import {figures, make} from "./elements.js";
 import {bytes, clock, count, duration, perSecond, share} from "./format.js";
 import {ratesBetween} from "./step_values.js";
 
-const WAIT = "The first samples are taken every 5 s.";
+const TIMES = {namesTitle: "Time", nameOf: clock, empty: "The first samples are taken every 5 s."};
 
 const RATES = [
   {title: "Tokens recorded", unit: "per second", format: perSecond,
@@ -38,17 +38,16 @@ function showTimes(panel, times, series) {
   // Shows seconds if all times are within some minutes.
   const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
   const ticks = {callback: i => clock(times[i]).slice(0, characters)};
-  panel.show(times, series,
-      {range: {beginAtZero: true}, axis: {ticks}, namesTitle: "Time", nameOf: clock});
+  panel.show({names: times, series, axis: {ticks}});
 }
 
 class Server {
   constructor() {
     this.figures = make("div", {}, make("p", {class: "words"}, "Loading…"));
-    this.cache = new LinePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, empty: WAIT,
+    this.cache = new LinePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, ...TIMES,
       note: "Recorded sequences. Near the budget, what was read and not used for longest is " +
         "evicted."});
-    this.rates = RATES.map(panel => new LinePanel({...panel, empty: WAIT}));
+    this.rates = RATES.map(panel => new LinePanel({...panel, ...TIMES}));
     this.panels = make("div", {}, make("p", {class: "muted"}, "The last half hour:"),
         make("div", {class: "panels"}, this.cache.element, this.rates.map(panel => panel.element)));
   }
@@ -71,12 +70,9 @@ class Server {
     ]);
     const rates =
       history.slice(1).map((sample, i) => ratesBetween(history[i], sample)).filter(Boolean);
-    RATES.forEach(({lines}, i) => showTimes(this.rates[i], rates.map(rate => rate.at),
-        lines.map(line => ({...line, values: rates.map(line.of)}))));
-  }
-
-  stop() {
-    for (const panel of [this.cache, ...this.rates]) panel.stop();
+    for (const panel of this.rates) {
+      showTimes(panel, rates.map(rate => rate.at), panel.lines.map(line => ({...line, values: rates.map(line.of)})));
+    }
   }
 }
 
@@ -101,9 +97,5 @@ export class ServerView {
     for (const {address, error, ...server} of servers) {
       if (error === undefined) this.servers.get(address).show(server);
     }
-  }
-
-  stop() {
-    for (const server of this.servers.values()) server.stop();
   }
 }

@@ -21,13 +21,20 @@ function timeName(seconds) {
   return `${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(seconds).slice(0, 5)}`;
 }
 
+/**
+ * Options in addition: `lines` [{name, of(step), dashed}], or a function of all steps that returns them; and `beyond`,
+ * which returns another note if the last step's value is not normal.
+ */
 export class StepsPanel extends LinePanel {
-  /** `runs` [{id, steps}], the page's own first, `lines` [{name, of, dashed}], `axis` of AXES. */
-  showRuns(runs, lines, axis, {range = {}} = {}) {
+  /** `runs` [{id, steps}], the page's own first, `axis` of AXES. */
+  showRuns(runs, axis) {
     this.several = runs.length > 1;
     this.runs = runs.filter(({steps}) => steps.length > 0);
-    this.lines = lines;
-    const series = this.runs.flatMap(({id, steps}) => lines.map(line => ({
+    this.drawn = typeof this.lines === "function" ? this.lines(runs.flatMap(({steps}) => steps)) : this.lines;
+    const [{steps: own}] = runs;
+    const note = own.length > 0 && this.beyond?.(own.at(-1)) || this.note;
+    if (this.words.textContent !== note) this.words.textContent = note;
+    const series = this.runs.flatMap(({id, steps}) => this.drawn.map(line => ({
       name: this.several ? `${id}: ${line.name}` : line.name,
       dashed: line.dashed,
       values: steps.map(line.of),
@@ -39,7 +46,7 @@ export class StepsPanel extends LinePanel {
     const names = (this.runs[0]?.steps ?? []).map(step => step.draw);
     const scale = {type: "linear", ticks: {maxTicksLimit: 6, precision: axis === AXES.draw ? 0 : undefined,
       callback: value => axis.format(value, span)}};
-    this.show(names, series, {range, axis: scale});
+    this.show({names, series, axis: scale});
   }
 
   // Draws of two runs don't lie at the same places.
@@ -54,10 +61,10 @@ export class StepsPanel extends LinePanel {
 
   exported() {
     const time = seconds => new Date(1000 * seconds).toISOString();
-    const columns = ["run", "draw", "begun", "ended", ...this.lines.map(({name}) => name)];
+    const columns = ["run", "draw", "begun", "ended", ...this.drawn.map(({name}) => name)];
     return {columns, rows: this.runs.flatMap(({id, steps}) => steps.map(step =>
       [id, step.draw, time(step.begunAt), time(step.endedAt),
-        ...this.lines.map(line => line.of(step))]))};
+        ...this.drawn.map(line => line.of(step))]))};
   }
 
   shownRows() {
@@ -65,8 +72,7 @@ export class StepsPanel extends LinePanel {
     return {rows, columns: [
       {title: "Draw", left: true, cell: ({step}) => step.draw},
       ...this.several ? [{title: "Run", left: true, cell: ({id}) => id}] : [],
-      ...this.lines.map(line => ({title: line.name,
-        cell: ({step}) => this.format(line.of(step))})),
+      ...this.drawn.map(line => ({title: line.name, cell: ({step}) => this.format(line.of(step))})),
       {title: "Time", cell: ({step}) => timeName(step.endedAt)},
     ]};
   }
