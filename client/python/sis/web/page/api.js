@@ -2,20 +2,12 @@
 
 const PATIENCE_MILLISECONDS = 8000;
 
-/** The error of a server that answered with an error. */
-export class Refused extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
 /** Dispatches an "answer" for each answer; `detail` lists the addresses of servers that did not contribute. */
 export const answers = new EventTarget();
 
 /**
  * Returns the Response of a call, whose body may be a file. `fields` are the request's, such as "run.run_id".
- * Throws Refused, or another Error without a response.
+ * Throws an Error, with `status` if there is a response.
  */
 export async function ask(method, fields, options = {}) {
   const query = new URLSearchParams(fields).toString();
@@ -23,7 +15,7 @@ export async function ask(method, fields, options = {}) {
   if (answer.ok) return answer;
   const {message} = await answer.json();
   answers.dispatchEvent(new CustomEvent("answer", {detail: []}));
-  throw new Refused(answer.status, message);
+  throw Object.assign(new Error(message), {status: answer.status});
 }
 
 /** Returns the JSON that a call returns. */
@@ -47,13 +39,9 @@ export async function callIfThere(method, fields) {
 
 let asked = null;  // a promise
 
-async function askForTokenTexts() {
-  const answer = await fetch("/token_texts.json", {signal: AbortSignal.timeout(PATIENCE_MILLISECONDS)});
-  return answer.ok ? answer.json() : null;
-}
-
 /** Returns the texts of tokens by id, requested once; null without a tokenizer. */
 export function tokenTexts() {
-  asked ??= askForTokenTexts().catch(() => (asked = null));
+  asked ??= fetch("/token_texts.json", {signal: AbortSignal.timeout(PATIENCE_MILLISECONDS)})
+      .then(answer => answer.json()).catch(() => (asked = null));
   return asked;
 }

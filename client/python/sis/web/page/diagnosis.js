@@ -35,40 +35,34 @@ function limits(rows) {
   ], rows));
 }
 
-/** Shows the diagnosis in `element` when the reader requests it, because it takes a moment. */
-export class Diagnosis {
-  constructor(runId) {
-    this.runId = runId;
-    this.button = make("button", {type: "button", onclick: () => this.ask()}, "Diagnose");
-    this.said = make("div", {role: "status"});
-    this.element = make("div", {class: "diagnosis"},
-        make("div", {class: "line"}, make("h2", {}, "Diagnosis"), this.button),
-        make("p", {class: "muted"},
-            "Asks why the two policies differ, of the tokens that were evaluated last: A is the " +
-            "behaviour policy, as recorded, B the current one, as evaluated."), this.said);
-  }
+// Returns what the diagnosis found. The server's findings are already shown above.
+function resultOf({run_verdict: level, ages, verdict, checks, sequences, d}) {
+  const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
+  // One sentence each, before the others.
+  const faults = checks.filter(({outcome}) => outcome === "fault").length;
+  return [
+    make("p", {}, `At ${clock(Date.now() / 1000)} the run was `, signOf(`VERDICT_${level}`), "."),
+    make("p", {}, ages.text), ages.limits.length === 0 ? "" : limits(ages.limits),
+    ...verdict.map((sentence, i) => make("p",
+        {class: "notice", "data-verdict": i < faults ? "VERDICT_BROKEN" : null},
+        i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),
+    named.length === 0 ? "" :
+      make("p", {}, `Sequence ${named.map(i => `${i} is ${sequences[i]}`).join(", ")}.`),
+    make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
+        make("ul", {class: "checks"}, checks.map(checkItem))),
+    make("p", {class: "muted"}, `Of ${sequences.length} sequences, with a ratio at ${d.positions} tokens.`),
+  ];
+}
 
-  ask() {
-    return whileBusy([this.button], this.said, "Asking…", "No diagnosis", async () =>
-      this.show(await call("Diagnose", {run_id: this.runId}, PATIENCE_MILLISECONDS)));
-  }
-
-  // The server's findings are already shown above.
-  show({run_verdict: level, ages, verdict, checks, sequences, d}) {
-    const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
-    // One sentence each, before the others.
-    const faults = checks.filter(({outcome}) => outcome === "fault").length;
-    this.said.replaceChildren(
-        make("p", {}, `At ${clock(Date.now() / 1000)} the run was `,
-            signOf(`VERDICT_${level}`), "."),
-        make("p", {}, ages.text), ages.limits.length === 0 ? "" : limits(ages.limits),
-        ...verdict.map((sentence, i) => make("p",
-            {class: "notice", "data-verdict": i < faults ? "VERDICT_BROKEN" : null},
-            i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),
-        named.length === 0 ? "" :
-          make("p", {}, `Sequence ${named.map(i => `${i} is ${sequences[i]}`).join(", ")}.`),
-        make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
-            make("ul", {class: "checks"}, checks.map(checkItem))),
-        make("p", {class: "muted"}, `Of ${sequences.length} sequences, with a ratio at ${d.positions} tokens.`));
-  }
+/** Returns the section that shows the diagnosis when the reader requests it, because it takes a moment. */
+export function diagnosisSection(runId) {
+  const said = make("div", {role: "status"});
+  const button = make("button", {type: "button",
+    onclick: () => whileBusy([button], said, "Asking…", "No diagnosis", async () =>
+      said.replaceChildren(...resultOf(await call("Diagnose", {run_id: runId}, PATIENCE_MILLISECONDS))))}, "Diagnose");
+  return make("div", {class: "diagnosis"},
+      make("div", {class: "line"}, make("h2", {}, "Diagnosis"), button),
+      make("p", {class: "muted"},
+          "Asks why the two policies differ, of the tokens that were evaluated last: A is the " +
+          "behaviour policy, as recorded, B the current one, as evaluated."), said);
 }

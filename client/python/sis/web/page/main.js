@@ -1,7 +1,7 @@
 // Shows the view of the address (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT/POSITION, #/server, with
 // settings after a question mark), keeps it up to date, and shows whether the server answers.
 
-import {answers, Refused} from "./api.js";
+import {answers} from "./api.js";
 import {removeCharts} from "./charts.js";
 import {make} from "./elements.js";
 import {clock} from "./format.js";
@@ -66,19 +66,12 @@ function answered(silent) {
 /** `error` is null while an answer may still come. */
 function failed(error) {
   const since = answeredAt === null ? "" : ` since ${clock(answeredAt)}`;
-  let words;
-  if (error instanceof Refused && error.status !== 503) {
-    say("silent", `Refused${since}`);
-    words = `The server can't answer this: ${error.message}. `;
-  } else {
-    say("silent", `No answer${since}`);
-    const who = error === null || error instanceof Refused ? "The server" :
-      "sisctl web, which serves this page,";
-    words = `${who} gives no answer${since}. `;
-  }
-  if (answeredAt !== null) words += "What you see is as of then. ";
-  words += `This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`;
-  notify(words);
+  const refused = error?.status && error.status !== 503;
+  say("silent", `${refused ? "Refused" : "No answer"}${since}`);
+  const who = error === null || error.status ? "The server" : "sisctl web, which serves this page,";
+  const what = refused ? `The server can't answer this: ${error.message}.` : `${who} gives no answer${since}.`;
+  const seen = answeredAt === null ? "" : "What you see is as of then. ";
+  notify(`${what} ${seen}This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`);
   content.classList.add("old");
 }
 

@@ -2,8 +2,8 @@
 
 import {call, callIfThere, tokenTexts} from "./api.js";
 import {BarPanel, HeatPanel, LinePanel} from "./charts.js";
-import {Diagnosis} from "./diagnosis.js";
-import {Export} from "./export.js";
+import {diagnosisSection} from "./diagnosis.js";
+import {exportSection} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
 import {renderRun} from "./run_inspection.js";
@@ -16,37 +16,58 @@ const ENCODINGS = {LOG_PROB_ENCODING_FLOAT32: "float32", LOG_PROB_ENCODING_FIXED
 const RUNS_OFFERED = 100;  // to be drawn beside another
 const MAY_GROW = 8;  // of the last draws; ranks may be that far apart
 
+function factsOf(run) {
+  const {config} = run;
+  return [
+    purpose(config),
+    `top-K ${config.topK} of ${count(config.vocabularySize)} tokens in ${ENCODINGS[config.logProbEncoding]}`,
+    `incarnation ${run.incarnation}`,
+    `policy version ${run.policyVersion}`,
+    `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens ` +
+      `held in ${bytes(Number(run.bytes))}`,
+    run.sharesMetrics && "no metrics of its own: /metrics counts it as run=\"other\"",
+  ].filter(Boolean).join(" · ");
+}
+
+// Figures of the last step.
+function figuresOf(last) {
+  if (last === undefined) {
+    return make("p", {class: "notice"}, "Nothing evaluated yet. Numbers appear with the first Evaluate of this run.");
+  }
+  return figures([
+    {name: "Accept rate", value: share(last.acceptRate), note: `${share(last.expectedAcceptRate)} expected`},
+    {name: "D (nats/token)", value: number(last.d), note: "before"},
+    {name: "D_SIS (nats/token)", value: number(last.dSis), note: "after accepting"},
+    {name: "Removed", value: share(last.removed), note: "of D"},
+    {name: "Missing", value: share(last.missing), note: "of all tokens"},
+    {name: "Tokens", value: count(last.tokens), note: `of ${count(last.sequences)} sequences`},
+  ]);
+}
+
 export class RunView {
   /** `settings` of the address: the axis, and the run to compare with. */
   constructor(runId, settings) {
     this.runId = runId;
     this.title = runId;
-    const axis = settings.get("axis");
-    this.axis = Object.hasOwn(AXES, axis) ? AXES[axis] : AXES.draw;
-    this.beside = settings.get("beside") ?? "";
     // By run id: its steps by draw, and the time of the last evaluation. The last step of this run has distributions.
     this.known = new Map();
     this.lines = LINES.map(panel => new StepsPanel({about: runId, ...panel}));
     this.heats = HEATS.map(panel => new HeatPanel({about: runId, ...panel}));
     this.last = [...BARS.map(panel => new BarPanel({about: runId, ...panel})), new LinePanel({about: runId, ...CURVE})];
-    this.facts = make("p", {class: "muted"});
-    this.verdict = make("div");
-    this.figures = make("div");
+    this.summary = make("div");
     this.draws = make("h2", {}, "By draw");
     this.chooseAxis = make("select", {onchange: () => this.choose()},
         Object.entries(AXES).map(([name, {title}]) =>
-          make("option", {value: name, selected: this.axis === AXES[name] && ""}, title)));
+          make("option", {value: name, selected: settings.get("axis") === name && ""}, title)));
     this.chooseBeside = make("select", {onchange: () => this.choose()});
-    this.offerRuns([]);
+    this.offerRuns([], settings.get("beside") ?? "");
     // Requested once, as soon as the server has answered.
     this.others = null;
     this.inspecting = null;
     this.lastDraw = make("h2", {}, "The last draw");
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
-    this.diagnosis = new Diagnosis(runId);
-    this.export = new Export(runId);
-    this.body = make("div", {}, this.facts, this.verdict, this.figures, this.diagnosis.element,
+    this.body = make("div", {}, this.summary, diagnosisSection(runId),
         make("div", {class: "line"}, this.draws, make("div", {class: "choices"},
             make("label", {}, "Axis ", this.chooseAxis),
             make("label", {}, "Beside ", this.chooseBeside))),
@@ -56,7 +77,7 @@ export class RunView {
         this.corrections,
         make("div", {class: "line"}, make("h2", {}, "Worth a closer look"),
             make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
-        this.inspected, this.export.element);
+        this.inspected, exportSection(runId));
     this.element = make("div", {},
         make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " /"),
         make("h1", {}, runId), this.body);
@@ -80,9 +101,8 @@ export class RunView {
     this.inspecting ??= this.inspect();
     await Promise.all([this.loadSteps(run), this.loadBeside()]);
     const steps = this.stepsOf(this.runId);
-    this.showFacts(run);
-    this.showVerdict(run);
-    this.showFigures(steps.at(-1));
+    this.summary.replaceChildren(make("p", {class: "muted"}, factsOf(run)),
+        make("p", {}, verdict(run.verdict)), ...run.findings.map(findingNotice), figuresOf(steps.at(-1)));
     this.showLines();
     for (const panel of [...this.heats, ...this.last]) panel.show(panel.of(steps));
     this.showLastDraw(steps.at(-1));
@@ -120,9 +140,10 @@ export class RunView {
   }
 
   async loadBeside() {
-    if (this.beside === "") return;
-    const found = await callIfThere("GetRun", {run_id: this.beside});
-    if (found === null) this.known.delete(this.beside);
+    const beside = this.chooseBeside.value;
+    if (beside === "") return;
+    const found = await callIfThere("GetRun", {run_id: beside});
+    if (found === null) this.known.delete(beside);
     else await this.loadSteps(found.run);
   }
 
@@ -133,66 +154,27 @@ export class RunView {
     this.offerRuns(runs.map(({runId}) => runId).filter(id => id !== this.runId).slice(0, RUNS_OFFERED));
   }
 
-  offerRuns(ids) {
-    const offered = ["", ...new Set([...ids, this.beside].filter(Boolean))];
+  offerRuns(ids, beside = this.chooseBeside.value) {
+    const offered = ["", ...new Set([...ids, beside].filter(Boolean))];
     this.chooseBeside.replaceChildren(...offered.map(id =>
-      make("option", {value: id, selected: id === this.beside && ""}, id || "no other run")));
+      make("option", {value: id, selected: id === beside && ""}, id || "no other run")));
   }
 
   // Puts the choice into the address, so that it can be shared.
   choose() {
-    this.axis = AXES[this.chooseAxis.value];
-    this.beside = this.chooseBeside.value;
-    const settings = new URLSearchParams();
-    if (this.axis !== AXES.draw) settings.set("axis", this.chooseAxis.value);
-    if (this.beside !== "") settings.set("beside", this.beside);
-    const query = settings.toString();
+    const [axis, beside] = [this.chooseAxis.value, this.chooseBeside.value];
+    const query = new URLSearchParams({...axis !== "draw" && {axis}, ...beside !== "" && {beside}}).toString();
     history.replaceState(null, "", `${runLink(this.runId)}${query && `?${query}`}`);
     this.showLines();
     this.element.dispatchEvent(new Event("outdated", {bubbles: true}));
   }
 
-  showFacts(run) {
-    const {config} = run;
-    const encoding = ENCODINGS[config.logProbEncoding];
-    this.facts.textContent = [
-      purpose(config),
-      `top-K ${config.topK} of ${count(config.vocabularySize)} tokens in ${encoding}`,
-      `incarnation ${run.incarnation}`,
-      `policy version ${run.policyVersion}`,
-      `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens ` +
-        `held in ${bytes(Number(run.bytes))}`,
-      run.sharesMetrics && "no metrics of its own: /metrics counts it as run=\"other\"",
-    ].filter(Boolean).join(" · ");
-  }
-
-  showVerdict({verdict: name, findings}) {
-    this.verdict.replaceChildren(make("p", {}, verdict(name)), ...findings.map(findingNotice));
-  }
-
-  showFigures(last) {
-    if (last === undefined) {
-      this.figures.replaceChildren(make("p", {class: "notice"},
-          "Nothing evaluated yet. Numbers appear with the first Evaluate of this run."));
-      return;
-    }
-    this.figures.replaceChildren(figures([
-      {name: "Accept rate", value: share(last.acceptRate),
-        note: `${share(last.expectedAcceptRate)} expected`},
-      {name: "D (nats/token)", value: number(last.d), note: "before"},
-      {name: "D_SIS (nats/token)", value: number(last.dSis), note: "after accepting"},
-      {name: "Removed", value: share(last.removed), note: "of D"},
-      {name: "Missing", value: share(last.missing), note: "of all tokens"},
-      {name: "Tokens", value: count(last.tokens), note: `of ${count(last.sequences)} sequences`},
-    ]));
-  }
-
   showLines() {
-    const runs = [this.runId, this.beside].filter(Boolean).map(id => ({id, steps: this.stepsOf(id)}));
+    const runs = [this.runId, this.chooseBeside.value].filter(Boolean).map(id => ({id, steps: this.stepsOf(id)}));
     const [{steps}] = runs;
     this.draws.textContent = steps.length === 0 ? "By draw" :
       steps.length === 1 ? "By draw: one so far" : `By draw: all ${steps.length}`;
-    for (const panel of this.lines) panel.showRuns(runs, this.axis);
+    for (const panel of this.lines) panel.showRuns(runs, AXES[this.chooseAxis.value]);
   }
 
   showLastDraw(last) {

@@ -111,14 +111,10 @@ export class RunsView {
   // `shown` are the runs of this page, `all` is the number of runs.
   showTable(shown, all) {
     this.choices.hidden = all < 2;
-    if (all === 0) {
-      this.list.replaceChildren(make("p", {class: "words"},
-          "No runs yet. A trainer opens one (client.create_run in Python). It shows up here by itself."));
-      return;
-    }
     if (shown.length === 0) {
-      this.list.replaceChildren(make("p", {class: "words"},
-          `No run has “${this.input.value}” in its name, task, algorithm or model.`));
+      this.list.replaceChildren(make("p", {class: "words"}, all === 0 ?
+        "No runs yet. A trainer opens one (client.create_run in Python). It shows up here by itself." :
+        `No run has “${this.input.value}” in its name, task, algorithm or model.`));
       return;
     }
     const notes = ({config, sharesMetrics}) =>
