@@ -190,6 +190,8 @@ class Runs(List[RunStatus]):
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
+# Values of filters that exclude nothing.
+_NO_FILTER = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 _LOG_PROBS = {"raw": pb.Sampling.LOG_PROBS_RAW, "processed": pb.Sampling.LOG_PROBS_PROCESSED}
 
 
@@ -233,7 +235,12 @@ class Sampling:
     @property
     def truncates(self) -> bool:
         """Returns True if a filter excludes tokens, which renormalises the log-probs of the others."""
-        return self.top_p not in (None, 1.0) or self.top_k not in (None, 0, -1) or self.min_p not in (None, 0.0)
+        return bool(self.filters)
+
+    @property
+    def filters(self) -> Dict[str, float]:
+        """Returns the filters that exclude tokens, with their values."""
+        return {name: getattr(self, name) for name, off in _NO_FILTER.items() if getattr(self, name) not in off}
 
     def to_proto(self) -> pb.Sampling:
         return pb.Sampling(**{**asdict(self), "log_probs": _LOG_PROBS[self.log_probs]})

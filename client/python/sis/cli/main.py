@@ -19,30 +19,19 @@ app = typer.Typer(
 )
 
 
-def _noun(name: str, help: str) -> typer.Typer:
-    noun = typer.Typer(no_args_is_help=True)
-    app.add_typer(noun, name=name, help=help)
-    return noun
-
-
-run_commands = _noun("run", "Runs of the service.")
-run_commands.command("list")(runs.list_runs)
-run_commands.command("show")(runs.show)
-run_commands.command("inspect")(sequences.inspect_run)
-run_commands.command("delete")(runs.delete)
-step_commands = _noun("step", "Optimiser steps: all evaluations of one draw.")
-step_commands.command("list")(steps.list_steps)
-step_commands.command("show")(steps.show)
-sequence_commands = _noun("sequence", "Sequences and their tokens.")
-sequence_commands.command("list")(sequences.list_sequences)
-sequence_commands.command("show")(sequences.show)
-server_commands = _noun("server", "State of the servers.")
-server_commands.command("show")(server.show)
-app.command("top")(top.top)
-app.command("diagnose")(diagnose.diagnose)
-app.command("compare")(compare.compare)
-app.command("export")(exports.export)
-app.command("web")(web.web)
+for _noun, _help, _verbs in (
+    ("run", "Runs of the service.",
+     {"list": runs.list_runs, "show": runs.show, "inspect": sequences.inspect_run, "delete": runs.delete}),
+    ("step", "Optimiser steps: all evaluations of one draw.", {"list": steps.list_steps, "show": steps.show}),
+    ("sequence", "Sequences and their tokens.", {"list": sequences.list_sequences, "show": sequences.show}),
+    ("server", "State of the servers.", {"show": server.show}),
+):  # fmt: skip
+    _commands = typer.Typer(no_args_is_help=True)
+    app.add_typer(_commands, name=_noun, help=_help)
+    for _verb, _command in _verbs.items():
+        _commands.command(_verb)(_command)
+for _command in (top.top, diagnose.diagnose, compare.compare, exports.export, web.web):
+    app.command()(_command)
 
 
 def _version(wanted: bool) -> None:

@@ -29,12 +29,10 @@ def show(output: Output = OUTPUT, server: str = SERVER) -> None:
 
     with connected(server) as client:
         states = list(zip(addresses(server), client.get_servers()))
-        answers = [
-            {"address": address, "error": str(state), "state": None}
-            if isinstance(state, Error)
-            else {"address": address, "error": None, "state": state}
-            for address, state in states
-        ]
+        answers = []
+        for address, state in states:
+            error = str(state) if isinstance(state, Error) else None
+            answers.append({"address": address, "error": error, "state": None if error else state})
         print_output(output, answers, (server_text(*state) for state in states))
 
 

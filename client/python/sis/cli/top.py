@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
@@ -61,19 +62,17 @@ def top(
     with connect(server) as client:
         shown = _frame(server, client, run)
         answered = time.strftime("%H:%M:%S")
-        with Live(shown, console=console, screen=True, auto_refresh=False) as live:
-            try:
-                while True:
-                    time.sleep(interval)
-                    try:
-                        shown = _frame(server, client, run)
-                        answered = time.strftime("%H:%M:%S")
-                        live.update(shown, refresh=True)
-                    except Error as error:
-                        since = Text.assemble((f"No answer since {answered}", "bold red"), f": {error.message}\n")
-                        live.update(Group(since, shown), refresh=True)
-            except KeyboardInterrupt:
-                pass
+        live = Live(shown, console=console, screen=True, auto_refresh=False)
+        with live, contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(interval)
+                try:
+                    shown = _frame(server, client, run)
+                    answered = time.strftime("%H:%M:%S")
+                    live.update(shown, refresh=True)
+                except Error as error:
+                    since = Text.assemble((f"No answer since {answered}", "bold red"), f": {error.message}\n")
+                    live.update(Group(since, shown), refresh=True)
 
 
 def _frame(server: str, client: Client, run: Optional[str]) -> RenderableType:

@@ -16,7 +16,7 @@ from sis._evaluation import Decision
 from sis._inspection import InspectedSequence, SequenceInspection
 from sis._plain_json import plain
 from sis._records import MissingReason, SequenceRef
-from sis._run import RunStatus, Sampling
+from sis._run import RunStatus
 from sis.diagnose.compared import Compared
 from sis.diagnose.decisions import Decisions
 from sis.diagnose.diagnosis import Diagnosis, diagnose_tokens
@@ -85,7 +85,9 @@ def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
         compared, left_out = compare_inspected([inspection for _, inspection in kept])
         if not_asked:
             left_out.append(LeftOut("not_asked", not_asked, "of sequences beyond what is asked at once"))
-        tokens = diagnose_tokens(compared, left_out, _filter_of(status.sampling))
+        filters = {} if status.sampling is None else status.sampling.filters
+        filtered = ", ".join(f"{name} {value:g}" for name, value in filters.items())
+        tokens = diagnose_tokens(compared, left_out, filtered)
     else:
         nothing = f"of run {run_id} " + (
             "only positions too far into their sequences are kept"
@@ -123,18 +125,6 @@ def _inspect(client: Client, status: RunStatus) -> Tuple[List[Tuple[SequenceRef,
         positions += sequence.positions
         kept.append((sequence.sequence, inspection))
     return kept, not_asked
-
-
-def _filter_of(sampling: Optional[Sampling]) -> str:
-    """Returns filters like "top_p 0.8, min_p 0.1"; empty if none changes anything."""
-    if sampling is None:
-        return ""
-    filters = {
-        "top_p": sampling.top_p if sampling.top_p is not None and sampling.top_p < 1 else None,
-        "top_k": sampling.top_k if (sampling.top_k or 0) > 0 else None,
-        "min_p": sampling.min_p if (sampling.min_p or 0) > 0 else None,
-    }
-    return ", ".join(f"{name} {value:g}" for name, value in filters.items() if value is not None)
 
 
 # Arrays of an inspection, with the value at positions without a ratio.

@@ -93,11 +93,11 @@ def make_app(client: Client, addresses: Sequence[str], token_texts: Optional[Map
             raise _invalid(f"format: '{format}'; must be one of {', '.join(_EXPORTS)}")
         ending, media_type = _EXPORTS[format]
         run = client.get_run(_run_id(request)).run
-        folder = tempfile.TemporaryDirectory()
-        path = os.path.join(folder.name, "rows")
-        with one_at_a_time:
-            write_export(client, run, path, format)
-        task = BackgroundTask(folder.cleanup)
+        with contextlib.ExitStack() as stack:
+            path = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "rows")
+            with one_at_a_time:
+                write_export(client, run, path, format)
+            task = BackgroundTask(stack.pop_all().close)
         return FileResponse(path, media_type=media_type, filename=run.id + ending, background=task)
 
     def texts(request: Request) -> Response:

@@ -233,11 +233,9 @@ def check_penalty(compared: Compared) -> Answer:
     if bias.explained >= _ENOUGH_EXPLAINED:
         kept = ~np.isin(ids, bias.ids)
         rows, differences, seen = rows[kept], differences[kept], seen[kept]
-    count, seen_count = np.bincount(rows, minlength=size), np.bincount(rows, seen, minlength=size)
-    sums, seen_sums = (np.bincount(rows, x, minlength=size) for x in (differences, differences * seen))
-    squares = np.bincount(rows, differences**2, minlength=size)
-    tells = (seen_count >= 1) & (count - seen_count >= 2)
-    count, seen_count, sums, seen_sums, squares = (x[tells] for x in (count, seen_count, sums, seen_sums, squares))
+    values = np.ones(len(rows)), seen, differences, differences * seen, differences**2
+    sums_of = np.asarray([np.bincount(rows, value, minlength=size) for value in values])
+    count, seen_count, sums, seen_sums, squares = sums_of[:, (sums_of[1] >= 1) & (sums_of[0] - sums_of[1] >= 2)]
     # At one position, how much higher B is than A on tokens that the text has, beyond what it is on others.
     others = count - seen_count
     moved = Moments.of(seen_sums / seen_count - (sums - seen_sums) / others)

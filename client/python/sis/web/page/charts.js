@@ -33,8 +33,7 @@ class Panel {
     this.emptyWords = make("p", {class: "empty"}, empty);
     this.values = make("div", {tabindex: "0"});
     this.words = make("p", {class: "note"}, note);
-    this.details = make("details", {ontoggle: () => this.listValues()},
-        make("summary", {}, "Values"), this.values);
+    this.details = make("details", {ontoggle: () => this.listValues()}, make("summary", {}, "Values"), this.values);
     this.saves = make("p", {class: "saves"}, "Save ", ["PNG", "CSV", "JSON"].map(kind =>
       make("button", {type: "button", "aria-label": `Save ${title} as ${kind}`,
         onclick: () => this.save(kind)}, kind)));
@@ -150,8 +149,7 @@ class Panel {
       interaction: this.interaction(),
       layout: {padding: {top: 4}},
       scales: {
-        x: {grid: {display: false}, stacked: this.stacked,
-          ...this.axis, ticks: {...ticks, ...this.axis.ticks}},
+        x: {grid: {display: false}, stacked: this.stacked, ...this.axis, ticks: {...ticks, ...this.axis.ticks}},
         y: {...this.range, stacked: this.stacked, grid: {color: grid, drawBorder: false},
           ticks: {...ticks, maxTicksLimit: 5, stepSize: this.stepSize(),
             callback: value => this.tick(value)}},

@@ -33,8 +33,7 @@ function viewOf(hash) {
   }
   if (place === "server") return new ServerView();
   if (place === "run" && names.length >= 2) {
-    return new SequenceView(names[0], names[1], names[2] ?? "0",
-        /^\d+$/.test(names[3]) ? Number(names[3]) : null);
+    return new SequenceView(names[0], names[1], names[2] ?? "0", /^\d+$/.test(names[3]) ? Number(names[3]) : null);
   }
   if (place === "run" && names.length === 1) {
     return new RunView(names[0], new URLSearchParams(settings));

@@ -116,8 +116,7 @@ export class Sequence {
     } else {
       this.panel.append(make("p", {class: "muted"},
           position === null ? "" : `Nothing is kept of position ${position}. `,
-          "Choose a token to see its recorded tokens, the current policy, and the draw. " +
-          "Arrow keys go on from there."));
+          "Choose a token to see its recorded tokens, the current policy, and the draw. Arrow keys go on from there."));
     }
   }
 
@@ -300,8 +299,7 @@ export class Sequence {
     context.fillStyle = context.strokeStyle = ink;
     if (length > TOKENS_SHOWN) {
       context.lineWidth = 2;
-      context.strokeRect(place(this.shown) + 1, 1,
-          place(Math.min(TOKENS_SHOWN, length - this.shown)) - 2, height - 2);
+      context.strokeRect(place(this.shown) + 1, 1, place(Math.min(TOKENS_SHOWN, length - this.shown)) - 2, height - 2);
     }
     if (this.chosen >= 0) context.fillRect(place(this.chosen + 0.5) - 1, 0, 2, height);
   }

@@ -85,8 +85,7 @@ function valuesOf({kind, logQ, logRatio, acceptance, uniform, logEnvelope, resid
 export function showPosition(panel, position, tokenTexts) {
   const {kind, sampledId} = position;
   panel.replaceChildren(
-      make("h2", {}, `position ${position.number}`,
-          sampledId < 0 ? [] : [": ", tokenLabel(sampledId, tokenTexts)]),
+      make("h2", {}, `position ${position.number}`, sampledId < 0 ? [] : [": ", tokenLabel(sampledId, tokenTexts)]),
       make("p", {}, kind.sentence(position)),
       ...kind.scored && kind !== OUTSIDE ? [gauge(position)] : [],
       ...kind.token ? [

@@ -13,8 +13,7 @@ const OTHER_TOKENS = 0.7;
 // note for other values.
 export const LINES = [
   {title: "Accept rate", unit: "share of scored tokens", ...SHARES, range: SHARE,
-    lines: [{name: "sampled", of: v => v.acceptRate},
-      {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
+    lines: [{name: "sampled", of: v => v.acceptRate}, {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
     note: "Sampled follows expected, to within sampling noise. A fall means that one of the " +
       "engines has changed, that the two policies drift apart, or that the top-K covers less."},
   {title: "D and D_SIS", unit: "nats per token", format: number,
@@ -30,44 +29,38 @@ export const LINES = [
     note: "What the current policy gives to tokens outside the recorded top-K: mostly a few " +
       "hundredths. If it limits the accept rate while D is low, record more slots.",
     beyond: v => v.residualMass > OTHER_TOKENS &&
-      "What the current policy gives to tokens outside the recorded top-K. It hardly knows the " +
-      "recorded tokens, so the two sides speak of different ones: rows shifted by one, ids of " +
-      "another tokenizer, another prompt or template, another sequence's record. More slots " +
-      "don't help."},
+      "What the current policy gives to tokens outside the recorded top-K. It hardly knows the recorded tokens, so " +
+      "the two sides speak of different ones: rows shifted by one, ids of another tokenizer, another prompt or " +
+      "template, another sequence's record. More slots don't help."},
   {title: "k3", unit: "nats per token", format: number,
     lines: [{name: "k3", of: v => v.k3}],
     note: "Estimates KL(behaviour ‖ current). Small and steady between policy updates."},
   {title: "Outside top-K", unit: "share of scored tokens", ...SHARES,
     lines: [{name: "outside", of: v => v.outsideTopK}],
-    note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it " +
-      "smaller.",
+    note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it smaller.",
     beyond: v => v.outsideTopK > OTHER_TOKENS &&
-      "Sampled tokens that are not among the recorded K: never accepted. So many can't be: the " +
-      "worker records lists of other positions (shifted by one?), other ids, or a filter's. A " +
-      "larger K doesn't help."},
+      "Sampled tokens that are not among the recorded K: never accepted. So many can't be: the worker records lists " +
+      "of other positions (shifted by one?), other ids, or a filter's. A larger K doesn't help."},
   {title: "Tokens", unit: "per draw", format: count,
     lines: [{name: "evaluated", of: v => v.tokens}],
     note: "Scored and missing, each once per draw however many ranks evaluate it."},
   {title: "Missing by reason", unit: "share of tokens", ...SHARES,
     range: {beginAtZero: true, suggestedMax: 0.01}, empty: "No token is missing.",
     lines: all => linesByName(all, "missingByReason", found => found?.share ?? 0),
-    note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
-      "ask the workers; sisctl sequence list shows what has come. Evicted: let trainers release, " +
-      "more memory, or a store. Expired: time_to_live. Stale: max_staleness. Store down: a node " +
-      "of the store."},
+    note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: ask the workers; sisctl " +
+      "sequence list shows what has come. Evicted: let trainers release, more memory, or a store. Expired: " +
+      "time_to_live. Stale: max_staleness. Store down: a node of the store."},
   {title: "Effective sample size", unit: "share of tokens", ...SHARES, range: SHARE,
     empty: "No corrections counted yet.",
     lines: all => linesByName(all, "corrections", found => found?.effectiveSampleSize ?? null),
-    note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain " +
-      "is the ratio as it is."},
+    note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain is the ratio as it is."},
   ...[
     {title: "Accept rate by age", unit: "share of scored tokens", ...SHARES, range: SHARE, value: "acceptRate",
       note: "Age: the policy versions that tokens are behind. Low at the youngest age already: the engines differ. " +
         "Where it falls below a half, the diagnosis says what max_staleness would leave out."},
     {title: "D by age", unit: "nats per token", format: number, value: "d",
       note: "Grows with age as the policy moves."},
-    {title: "D_SIS by age", unit: "nats per token", format: number, value: "dSis",
-      note: "What accepting leaves of D."},
+    {title: "D_SIS by age", unit: "nats per token", format: number, value: "dSis", note: "What accepting leaves of D."},
     {title: "Effective sample size by age", unit: "share of tokens", ...SHARES, range: SHARE,
       value: "effectiveSampleSize", note: "Of the modified ratios. Low: few tokens carry the gradient."},
   ].map(({value, ...panel}) =>
@@ -139,8 +132,7 @@ function curveOf(steps) {
 // Panels of bars of the last draw, if there is one.
 export const BARS = [
   {title: "Ratios: |log w|", unit: "share of tokens", ...distribution("absLogRatio", "nats"),
-    note: "How far single ratios are from 1. The tail on the right is what clipping and " +
-      "accepting are for."},
+    note: "How far single ratios are from 1. The tail on the right is what clipping and accepting are for."},
   {title: "Log-envelopes", unit: "share of tokens", ...distribution("logEnvelope", "nats"),
     note: "Where it is large, few tokens can be accepted."},
   {title: "Residual masses", unit: "share of tokens", ...distribution("residualMass", "share"),

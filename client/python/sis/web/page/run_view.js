@@ -117,8 +117,7 @@ export class RunView {
     const steps = new Map(same ? known.steps : []);
     let after = [...steps.keys()].at(-1 - MAY_GROW);
     for (let more = true; more;) {
-      const answer = await call("ListSteps",
-          {"run.run_id": runId, ...after !== undefined && {after}});
+      const answer = await call("ListSteps", {"run.run_id": runId, ...after !== undefined && {after}});
       for (const step of answer.steps.map(stepValues)) {
         steps.delete(step.draw);  // so that it comes last
         steps.set(step.draw, step);
@@ -187,8 +186,7 @@ export class RunView {
           "“clipped” cuts them to [0.8, 1.2], “applied” is what this run asked for."),
         make("div", {class: "scroll", tabindex: 0}, table("Corrections side by side", [
           {title: "Correction", left: true, cell: row => row.name},
-          {title: "Effective sample size", unit: "share of tokens",
-            cell: row => share(row.effectiveSampleSize)},
+          {title: "Effective sample size", unit: "share of tokens", cell: row => share(row.effectiveSampleSize)},
           {title: "Touched", unit: "share of tokens", cell: row => share(row.touched)},
           {title: "Set to 0", unit: "share of tokens", cell: row => share(row.zeroed)},
           {title: "Weight", unit: "mean", cell: row => number(row.weight)},

@@ -43,15 +43,13 @@ export class RunsView {
       maxlength: 80, oninput: () => this.turnTo(0)});
     this.order = make("select", {onchange: () => this.turnTo(0)},
         Object.keys(ORDERS).map(words => make("option", {}, words)));
-    this.choices = make("div", {class: "choices", hidden: ""}, this.input,
-        make("label", {}, "Sorted ", this.order));
+    this.choices = make("div", {class: "choices", hidden: ""}, this.input, make("label", {}, "Sorted ", this.order));
     this.figures = make("div");
     this.list = make("div", {}, make("p", {class: "words"}, "Loading…"));
     this.place = make("span", {role: "status"});
     this.before = make("button", {type: "button",
       onclick: () => this.turnTo(this.offset - RUNS_OF_A_PAGE)}, "Previous");
-    this.after = make("button", {type: "button",
-      onclick: () => this.turnTo(this.offset + RUNS_OF_A_PAGE)}, "Next");
+    this.after = make("button", {type: "button", onclick: () => this.turnTo(this.offset + RUNS_OF_A_PAGE)}, "Next");
     this.pages = make("div", {class: "line", hidden: ""}, this.place,
         make("span", {class: "choices"}, this.before, this.after));
     this.element = make("div", {}, make("h1", {}, "Overview"), this.figures,
@@ -99,8 +97,7 @@ export class RunsView {
       {name: "Runs", value: count(runs.length),
         note: broken + worthALook === 0 ? "all healthy" :
           `${broken} broken, ${worthALook} worth a look`},
-      {name: "Tokens recorded", value: perSecond(rate("ingestedPositions")),
-        note: `${bytes(rate("ingestedBytes"))}/s`},
+      {name: "Tokens recorded", value: perSecond(rate("ingestedPositions")), note: `${bytes(rate("ingestedBytes"))}/s`},
       {name: "Tokens evaluated", value: perSecond(rate("evaluatedPositions")), note: "once per draw"},
       {name: "Cache", value: share(held / budget), note: `${bytes(held)} of ${bytes(budget)}`},
       {name: "Calls", value: perSecond(rate("rpcs")),

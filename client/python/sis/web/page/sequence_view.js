@@ -37,8 +37,7 @@ export class SequenceView {
       }});
     } catch (error) {
       if (error.status === undefined || error.status === 503) throw error;
-      this.shown.replaceChildren(
-          make("p", {}, `Nothing is kept of this sequence: ${error.message}`));
+      this.shown.replaceChildren(make("p", {}, `Nothing is kept of this sequence: ${error.message}`));
     }
     this.loaded = true;
   }

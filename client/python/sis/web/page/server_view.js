@@ -45,8 +45,7 @@ class Server {
   constructor() {
     this.figures = make("div", {}, make("p", {class: "words"}, "Loading…"));
     this.cache = new LinePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, ...TIMES,
-      note: "Recorded sequences. Near the budget, what was read and not used for longest is " +
-        "evicted."});
+      note: "Recorded sequences. Near the budget, what was read and not used for longest is evicted."});
     this.rates = RATES.map(panel => new LinePanel({...panel, ...TIMES}));
     this.panels = make("div", {}, make("p", {class: "muted"}, "The last half hour:"),
         make("div", {class: "panels"}, this.cache.element, this.rates.map(panel => panel.element)));
@@ -56,8 +55,7 @@ class Server {
     const {history} = server;
     const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
     this.figures.replaceChildren(figures([
-      {name: "State", value: server.ready ? "Serving" : "Not serving",
-        note: `version ${server.version}`},
+      {name: "State", value: server.ready ? "Serving" : "Not serving", note: `version ${server.version}`},
       {name: "Running for", value: duration(history.at(-1).at - server.startedAt),
         note: `since ${clock(server.startedAt)}`},
       described("Backend", server.backend),

@@ -105,8 +105,7 @@ export function ratesNow(history, seconds = 10) {
   return ratesBetween(before, last);
 }
 
-const COUNTERS = ["ingestedPositions", "ingestedBytes", "evaluatedPositions", "droppedSequences",
-  "rpcs", "failedRpcs"];
+const COUNTERS = ["ingestedPositions", "ingestedBytes", "evaluatedPositions", "droppedSequences", "rpcs", "failedRpcs"];
 
 export function ratesBetween(before, after) {
   const time = after.at - before.at;
