@@ -13,12 +13,11 @@ import numpy as np
 
 from sis import _ragged
 from sis._evaluation import Decision
-from sis.diagnose.recordings import Recording
+from sis.diagnose.recorded import HIGHEST_LOG_PROB
+from sis.diagnose.recordings import MAX_MASS, Recording
 
 # Slots that a record holds at most.
 _MAX_TOP_K = 254
-_HIGHEST_LOG_PROB = 2.0**-6
-_MAX_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100
 # Maximum that a position adds to a sum, in nats.
 LARGEST = 64.0
@@ -107,9 +106,9 @@ def decide(behaviour: Recording, current: Recording, top_k: int = 0) -> Decision
     np.maximum.at(envelopes, rows, bound.astype(np.float32) - log_q)
     envelopes = _flushed(envelopes)
     masses = np.bincount(rows, np.where(np.isnan(log_p), 0.0, np.exp(log_p)), minlength=size)
-    valid = np.bincount(rows, log_p > _HIGHEST_LOG_PROB, minlength=size) == 0
+    valid = np.bincount(rows, log_p > HIGHEST_LOG_PROB, minlength=size) == 0
 
-    scored = np.isfinite(own) & (log_prob <= _HIGHEST_LOG_PROB) & valid & (masses <= _MAX_MASS)
+    scored = np.isfinite(own) & (log_prob <= HIGHEST_LOG_PROB) & valid & (masses <= MAX_MASS)
     log_ratios = _flushed(np.where(scored, log_prob, np.nan).astype(np.float32) - np.where(scored, own, np.float32(0)))
     in_record = np.bincount(rows, ids == behaviour.sampled[rows], minlength=size) > 0
     with np.errstate(invalid="ignore"):

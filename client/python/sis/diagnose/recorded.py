@@ -20,7 +20,7 @@ from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_po
 
 # Nats. Engines clamp minus infinity to this, as JSON can't hold it.
 _CLAMPED = -9999.0
-_HIGHEST_LOG_PROB = 2.0**-6
+HIGHEST_LOG_PROB = 2.0**-6
 # The largest vocabulary of a run.
 _ID_LIMIT = 1 << 24
 
@@ -311,6 +311,6 @@ def _log_prob(name: str, value: Any) -> float:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"log-prob {value!r} is not a number")
-    if value > _HIGHEST_LOG_PROB:
+    if value > HIGHEST_LOG_PROB:
         raise ValueError(f"{name} log-prob {value:g}, must be at most 1/64")
     return value if value > _CLAMPED else -math.inf

@@ -14,7 +14,7 @@ from sis.diagnose.lists import Lists
 from sis.diagnose.recorded import RecordedFile
 
 # Maximum sum of a list's probabilities, with a margin for rounding.
-_MAX_MASS = 1 + 2.0**-6
+MAX_MASS = 1 + 2.0**-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +126,8 @@ def _recording(file: RecordedFile, interned: Optional[Dict[str, int]]) -> Record
 
     # The engine has put the sampled token into a list that belongs to another position.
     mass, others = lists.sums(lists.probs), lists.sums(np.where(is_sampled, 0.0, lists.probs))
-    foreign = several & (others < mass) & (mass > _MAX_MASS) & (others <= _MAX_MASS)
-    wrong = ~foreign & (mass > _MAX_MASS)
+    foreign = several & (others < mass) & (mass > MAX_MASS) & (others <= MAX_MASS)
+    wrong = ~foreign & (mass > MAX_MASS)
     if wrong.any():
         position = int(wrong.argmax())
         raise ValueError(f"{_place(file, position)}: the probabilities of top_logprobs sum to {mass[position]:g}")

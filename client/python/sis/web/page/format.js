@@ -70,6 +70,18 @@ export function clock(seconds) {
   return new Date(1000 * seconds).toLocaleTimeString([], {hour12: false});
 }
 
+/** Month, day, hour and minute. */
+export function dayAndTime(seconds) {
+  const date = new Date(1000 * seconds);
+  const two = number => String(number).padStart(2, "0");
+  return `${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(seconds).slice(0, 5)}`;
+}
+
+/** A time on an axis: with seconds if the axis has some minutes, with the date if it has more than a day. */
+export function timeOfAxis(seconds, span) {
+  return span < 300 ? clock(seconds) : span < 86400 ? clock(seconds).slice(0, 5) : dayAndTime(seconds);
+}
+
 export function duration(seconds) {
   if (!isNumber(seconds)) return NONE;
   if (seconds < 90) return `${Math.round(seconds)} s`;

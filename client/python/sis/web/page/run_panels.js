@@ -145,14 +145,14 @@ export const BARS = [
 
 function distribution(field, unit) {
   return {namesTitle: `Value (${unit})`, of: steps => {
-    const shares = histogramShares(steps.at(-1)?.distributions[field]);
-    return {names: shares.map(({name}) => name), series: [{name: "tokens", values: shares.map(part => part.share)}]};
+    const {names, values} = histogramShares(steps.at(-1)?.distributions?.[field]);
+    return {names, series: [{name: "tokens", values}]};
   }};
 }
 
 function ratiosBeyond(steps) {
   const last = steps.at(-1);
-  const beyond = last?.distributions.ratiosBeyond ?? [];
+  const beyond = last?.distributions?.ratiosBeyond ?? [];
   return {names: beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
     series: [{name: "tokens", values: beyond.map(part => part.positions / last.scored)}]};
 }

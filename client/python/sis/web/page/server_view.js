@@ -3,7 +3,7 @@
 import {call} from "./api.js";
 import {LinePanel} from "./charts.js";
 import {figures, make} from "./elements.js";
-import {bytes, clock, count, duration, perSecond, share} from "./format.js";
+import {bytes, clock, count, duration, perSecond, share, timeOfAxis} from "./format.js";
 import {ratesBetween} from "./step_values.js";
 
 const TIMES = {namesTitle: "Time", nameOf: clock, empty: "The first samples are taken every 5 s."};
@@ -35,9 +35,7 @@ function described(name, words) {
 
 // `times` are seconds since 1970.
 function showTimes(panel, times, series) {
-  // Shows seconds if all times are within some minutes.
-  const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
-  const ticks = {callback: i => clock(times[i]).slice(0, characters)};
+  const ticks = {callback: i => timeOfAxis(times[i], times.at(-1) - times[0])};
   panel.show({names: times, series, axis: {ticks}});
 }
 

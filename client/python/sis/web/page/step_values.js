@@ -41,13 +41,11 @@ export function totalsValues(totals) {
 export function stepValues({draw, step}) {
   const values = totalsValues(step.totals);
   return {
+    ...step,
     ...values,
     draw,
-    begunAt: step.begunAt,
-    endedAt: step.endedAt,
     sequences: Number(step.sequences),
     ages: step.ages.map(ageValues),
-    distributions: step.distributions ?? {},
     corrections: step.corrections.map(correctionValues),
     missingByReason: step.missing.map(({reason, positions}) => ({
       name: reason.replace("MISSING_REASON_", "").toLowerCase().replaceAll("_", " "),
@@ -86,16 +84,12 @@ function correctionValues(totals) {
     ...Object.fromEntries(means)};
 }
 
-/** Shares of a Histogram's buckets, with a name each; empty if nothing is in it. */
-export function histogramShares(histogram) {
-  const counts = (histogram?.counts ?? []).map(Number);
-  const bounds = histogram?.upperBounds ?? [];
-  const all = counts.reduce((sum, part) => sum + part, 0);
-  if (all === 0) return [];
-  return counts.map((part, i) => ({
-    name: i < bounds.length ? `≤ ${number(bounds[i])}` : `> ${number(bounds.at(-1))}`,
-    share: part / all,
-  }));
+/** Returns names and shares of a Histogram's buckets; nothing if it is empty. */
+export function histogramShares({counts, upperBounds: bounds} = {counts: []}) {
+  const all = counts.reduce((sum, part) => sum + Number(part), 0);
+  if (all === 0) return {names: [], values: []};
+  return {names: [...bounds.map(bound => `≤ ${number(bound)}`), `> ${number(bounds.at(-1))}`],
+    values: counts.map(part => part / all)};
 }
 
 /** The rates per second between the last sample of GetServer's history and one some time before. */

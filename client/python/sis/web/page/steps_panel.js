@@ -1,25 +1,16 @@
 // Panels over all draws of a run, or of two runs together.
 
 import {LinePanel} from "./charts.js";
-import {clock} from "./format.js";
+import {dayAndTime, timeOfAxis} from "./format.js";
 
 /** The x axis of a chart over draws, of stepValues. A draw's time is that of its last evaluation. */
 export const AXES = {
   draw: {title: "Draw", of: step => Number(step.draw), format: draw => String(draw)},
-  time: {title: "Time", of: step => step.endedAt,
-    // Seconds where all of it is within some minutes, dates where it is more than a day.
-    format: (time, span) => (span < 300 ? clock(time) :
-      span < 86400 ? clock(time).slice(0, 5) : timeName(time))},
+  time: {title: "Time", of: step => step.endedAt, format: timeOfAxis},
   hours: {title: "Hours since the first draw",
     of: (step, first) => (step.endedAt - first.begunAt) / 3600,
     format: hours => `${Number(hours.toPrecision(3))} h`},
 };
-
-function timeName(seconds) {
-  const date = new Date(1000 * seconds);
-  const two = number => String(number).padStart(2, "0");
-  return `${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(seconds).slice(0, 5)}`;
-}
 
 /**
  * Options in addition: `lines` [{name, of(step), dashed}], or a function of all steps that returns them; and `beyond`,
@@ -56,7 +47,7 @@ export class StepsPanel extends LinePanel {
 
   tooltipTitle(i, series) {
     const step = this.series[series].steps[i];
-    return `Draw ${step.draw}, ${timeName(step.endedAt)}`;
+    return `Draw ${step.draw}, ${dayAndTime(step.endedAt)}`;
   }
 
   exported() {
@@ -73,7 +64,7 @@ export class StepsPanel extends LinePanel {
       {title: "Draw", left: true, cell: ({step}) => step.draw},
       ...this.several ? [{title: "Run", left: true, cell: ({id}) => id}] : [],
       ...this.drawn.map(line => ({title: line.name, cell: ({step}) => this.format(line.of(step))})),
-      {title: "Time", cell: ({step}) => timeName(step.endedAt)},
+      {title: "Time", cell: ({step}) => dayAndTime(step.endedAt)},
     ]};
   }
 }
