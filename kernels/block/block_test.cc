@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/block/check.h"
@@ -136,6 +137,24 @@ TEST(BlockTest, ACutBlockIsCutNoFurther) {
       }
       EXPECT_GT(compared, 200);
     }
+  }
+}
+
+// A filter separates most pairs of ids before they are compared. A writer doesn't look for
+// duplicates.
+TEST(BlockTest, ADuplicateOfAnyIdAtAnyDistanceIsRefused) {
+  constexpr int32_t kIds = 100;
+  for (int32_t twice = 0; twice < kIds; ++twice) {
+    Records records{kIds + 1, {0}, {-5.0f}, {}, {}};
+    for (int32_t id = 0; id <= kIds; ++id) {
+      records.ids.push_back(id < kIds ? id : twice);
+      records.log_probs.push_back(-5.0f - 0.01f * static_cast<float>(id));
+    }
+    if (twice == 0) records.sampled_ids[0] = kIds + 1;
+    const auto block = PackBlock(records.view(), {.slots = kIds + 1, .vocabulary_size = kIds + 2});
+    ASSERT_TRUE(block.ok()) << block.status();
+    EXPECT_THAT(std::string(CheckBlock(*block).status().message()),
+                HasSubstr(absl::StrCat("slot 100: id ", twice, " stands twice")));
   }
 }
 

@@ -54,6 +54,7 @@ absl::Status CheckPosition(const BlockView& block, const BlockRange& all, uint32
   SlotChecker checker("", std::span(ids).first(count), std::span(log_probs).first(count),
                       vocabulary_size, position, /*ties_by_id=*/!header.fixed());
   for (size_t slot = 0; slot < count; ++slot) {
+    if (absl::Status status = checker.CheckDistinct(slot); !status.ok()) return status;
     if (absl::Status status = checker.Check(slot); !status.ok()) return status;
     if (ids[slot] != sampled_id) continue;
     rank = static_cast<uint8_t>(slot);

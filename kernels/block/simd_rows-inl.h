@@ -1,4 +1,5 @@
-// Transposes the values of several positions: one rank per vector, one position per lane.
+// Reads the rows of a [T, slots] array by vectors: one row after the other, or transposed, with one
+// rank per vector and one position per lane.
 #if defined(SIS_KERNELS_SIMD_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_ROWS_INL_H_
 #undef SIS_KERNELS_SIMD_ROWS_INL_H_
@@ -6,15 +7,40 @@
 #define SIS_KERNELS_SIMD_ROWS_INL_H_
 #endif
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "hwy/highway.h"
+#include "kernels/block/block.h"
 #include "kernels/numerics/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
+
+// Rows that vectors may read beyond their ends.
+template <typename T>
+class Rows {
+ public:
+  Rows(std::span<const T> values, size_t slots) : values_(values), slots_(slots) {}
+
+  // Returns the first `used` values of row `index`, followed by a vector of any values. The row is
+  // valid until the next call.
+  HWY_INLINE const T* From(size_t index, size_t used) {
+    const T* const row = values_.data() + index * slots_;
+    if (HWY_LIKELY(index * slots_ + used + kLanes <= values_.size())) return row;
+    std::copy_n(row, used, last_.begin());
+    return last_.data();
+  }
+
+ private:
+  const std::span<const T> values_;
+  const size_t slots_;
+  std::array<T, kMaxBlockSlots + kLanes> last_ = {};
+};
 
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;

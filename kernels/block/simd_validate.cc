@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 
@@ -10,11 +9,12 @@
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/block/simd_validate.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/block/block.h"
-#include "kernels/block/distinct_ids-inl.h"
 #include "kernels/block/simd_rows-inl.h"
+#include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_math-inl.h"
 
@@ -23,234 +23,160 @@ namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Kinds of sets: with ids that are compared in pairs, or that DistinctIds checks instead; either
-// may be cut at a mass. Slots after a cut count as unused, whatever their values.
-enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord };
-
-constexpr bool HasDistinctIds(SetKind kind) {
-  return kind == SetKind::kDistinctRecord || kind == SetKind::kDistinctCutRecord;
-}
-constexpr bool IsCut(SetKind kind) {
-  return kind == SetKind::kCutRecord || kind == SetKind::kDistinctCutRecord;
-}
-
-// Returns the maximum size of sets whose ids are compared in pairs.
-constexpr size_t ComparedSlots(bool is_cut) { return is_cut ? 24 : 64; }
-
-template <SetKind kKind>
-class SetChecker {
+// Checks one row after the other. A row's first `end` slots count, whatever the values of others.
+class RowChecker {
  public:
-  // `mass` is the mass at which counts() ends.
-  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs, float mass)
-      : sampled_ids_(sampled_ids),
-        sampled_log_probs_(sampled_log_probs),
-        mass_target_(Constant(mass)),
-        minus_counts_(hn::Zero(Int32Tag())),
-        ranks_(hn::Set(Int32Tag(), kBlockRankOutside)),
-        lowest_id_(sampled_ids),
-        highest_id_(sampled_ids),
-        last_id_(hn::Set(Int32Tag(), -1)),
-        last_log_prob_(Constant(kRoundingSlack)),
-        mass_(hn::Zero(FloatTag())),
-        valid_(hn::And(hn::Le(sampled_log_probs, Constant(kRoundingSlack)),
-                       hn::Ne(sampled_log_probs, Constant(kMinusInfinity)))) {
-    valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
-  }
+  RowChecker(const RecordView& records, size_t slots, uint8_t* counts, uint8_t* ranks)
+      : sampled_ids_(records.sampled_ids.data()),
+        sampled_log_probs_(records.sampled_log_probs.data()),
+        ids_(records.ids, slots),
+        log_probs_(records.log_probs, slots),
+        counts_(counts),
+        ranks_(ranks) {}
 
-  // Adds the ids and log-probs of `rank` and the ranks after it. Makes slots after a cut unused.
-  template <size_t kCount>
-  HWY_INLINE void Add(Int32s (&ids)[kCount], Floats (&log_probs)[kCount], size_t rank) {
-    Floats exponentials[kCount];
-    ExpOfEach(log_probs, exponentials);
-    for (size_t i = 0; i < kCount; ++i) {
-      if constexpr (IsCut(kKind)) Cut(ids[i], log_probs[i]);
-      mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
+  HWY_INLINE void Add(size_t index, size_t end) {
+    const FloatTag d;
+    const Int32Tag di;
+    const float* const log_probs = log_probs_.From(index, end);
+    const int32_t* const ids = ids_.From(index, end);
+    const float sampled_log_prob = sampled_log_probs_[index];
+    const Int32s sampled_id = hn::Set(di, sampled_ids_[index]);
+    const Floats sampled = Constant(sampled_log_prob);
+    // False for NaN.
+    valid_ = valid_ && sampled_log_prob <= kRoundingSlack && sampled_log_prob != kMinusInfinity &&
+             sampled_ids_[index] >= 0 && log_probs[0] <= kRoundingSlack;
+    size_t count = 0;
+    uint8_t rank = kBlockRankOutside;
+    for (size_t slot = 0; slot < end; slot += kLanes) {
+      const Mask in = hn::FirstN(d, end - slot);
+      const Mask has_next = hn::FirstN(d, end - slot - 1);
+      const Floats log_prob = LoadFloats(log_probs + slot), next = LoadFloats(log_probs + slot + 1);
+      const Int32s id = hn::LoadU(di, ids + slot), next_id = hn::LoadU(di, ids + slot + 1);
+      const Mask used = hn::And(in, hn::Ne(log_prob, Constant(kMinusInfinity)));
+      const Mask has_id = hn::And(in, AsMask(hn::Ne(id, hn::Set(di, -1))));
+      // True for NaN, and for used slots after an unused one.
+      const Mask rises = hn::AndNot(hn::Le(next, log_prob), has_next);
+      const Mask ties = hn::And(hn::And(used, has_next), hn::Eq(next, log_prob));
+      const Mask falling_ties = hn::AndNot(AsMask(hn::Gt(next_id, id)), ties);
+      const Mask is_sampled = hn::And(in, AsMask(hn::Eq(id, sampled_id)));
+      const Mask other_bits = AsMask(hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled)));
+      wrong_ = hn::Or(hn::Or(wrong_, hn::Xor(used, has_id)),
+                      hn::Or(hn::Or(rises, falling_ties), hn::And(is_sampled, other_bits)));
+      const Int32s valid_id = hn::IfThenElseZero(hn::RebindMask(di, has_id), id);
+      lowest_id_ = hn::Min(lowest_id_, valid_id);
+      highest_id_ = hn::Max(highest_id_, valid_id);
+      count += hn::CountTrue(d, used);
+      const intptr_t lane = hn::FindFirstTrue(d, is_sampled);
+      if (lane >= 0) rank = static_cast<uint8_t>(slot + static_cast<size_t>(lane));
     }
-    if constexpr (!HasDistinctIds(kKind)) CheckDistinct(ids, log_probs, rank);
-    for (size_t i = 0; i < kCount; ++i) {
-      AddSlot(ids[i], log_probs[i], static_cast<int32_t>(rank + i));
-    }
+    highest_id_ = hn::Max(highest_id_, sampled_id);
+    counts_[index] = static_cast<uint8_t>(count);
+    ranks_[index] = rank;
   }
 
   HWY_INLINE bool AllValid(int32_t vocabulary_size) const {
     const Int32Tag di;
-    const Mask in_vocabulary = AsMask(hn::And(hn::Gt(lowest_id_, hn::Set(di, -2)),
-                                              hn::Lt(highest_id_, hn::Set(di, vocabulary_size))));
-    const Mask mass = hn::Le(mass_, Constant(1.0f + kRoundingSlack));
-    return hn::AllTrue(FloatTag(), hn::And(hn::And(valid_, in_vocabulary), mass));
+    return valid_ && hn::AllFalse(FloatTag(), wrong_) &&
+           hn::AllTrue(di, hn::And(hn::Eq(lowest_id_, hn::Zero(di)),
+                                   hn::Lt(highest_id_, hn::Set(di, vocabulary_size))));
   }
-  // Returns the slot of each sampled token.
-  HWY_INLINE Int32s ranks() const { return ranks_; }
-  // Returns the number of leading slots that reach the mass, or of all used slots.
-  HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
-  // Returns true if further slots change nothing, for sets that are cut.
-  HWY_INLINE bool AllCut() const { return hn::AllFalse(FloatTag(), IsOpen()); }
 
  private:
   static HWY_INLINE Mask AsMask(hn::Mask<Int32Tag> mask) {
     return hn::RebindMask(FloatTag(), mask);
   }
 
-  // Returns the sets that have not reached their mass. A set whose mass is NaN is invalid anyway.
-  HWY_INLINE Mask IsOpen() const { return hn::Lt(mass_, mass_target_); }
-  HWY_INLINE void Cut(Int32s& ids, Floats& log_probs) {
-    const Int32Tag di;
-    const Mask is_open = IsOpen();
-    ids = hn::IfThenElse(hn::RebindMask(di, is_open), ids, hn::Set(di, -1));
-    log_probs = hn::IfThenElse(is_open, log_probs, Constant(kMinusInfinity));
-  }
-
-  // Compares the ids with each other and with all earlier ones. Unused slots all have the same id.
-  template <size_t kCount>
-  HWY_INLINE void CheckDistinct(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount],
-                                size_t rank) {
-    const Int32Tag di;
-    hn::Mask<Int32Tag> repeated[kCount];
-    for (size_t i = 0; i < kCount; ++i) {
-      repeated[i] = hn::Lt(ids[i], ids[i]);  // none
-      for (size_t j = 0; j < i; ++j) repeated[i] = hn::Or(repeated[i], hn::Eq(ids[i], ids[j]));
-      hn::Store(ids[i], di, ids_ + (rank + i) * kLanes);
-    }
-    for (size_t before = 0; before < rank; ++before) {
-      const Int32s id = hn::Load(di, ids_ + before * kLanes);
-      for (size_t i = 0; i < kCount; ++i) repeated[i] = hn::Or(repeated[i], hn::Eq(ids[i], id));
-    }
-    for (size_t i = 0; i < kCount; ++i) {
-      const Mask used = hn::Ne(log_probs[i], Constant(kMinusInfinity));
-      valid_ = hn::AndNot(hn::And(used, AsMask(repeated[i])), valid_);
-    }
-  }
-
-  HWY_INLINE void AddSlot(Int32s id, Floats log_prob, int32_t rank) {
-    const Int32Tag di;
-    const Mask used = hn::Ne(log_prob, Constant(kMinusInfinity));
-    minus_counts_ = hn::Add(minus_counts_, hn::VecFromMask(di, hn::RebindMask(di, used)));
-    const Mask has_id = AsMask(hn::Ne(id, hn::Set(di, -1)));
-    valid_ = hn::AndNot(hn::Xor(used, has_id), valid_);
-    // False for NaN, values above the slack, and used slots after an unused one.
-    const Mask sorted = hn::Le(log_prob, last_log_prob_);
-    valid_ = hn::And(valid_, sorted);
-    const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
-    const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
-    valid_ = hn::AndNot(hn::AndNot(ids_ascend, tied), valid_);
-
-    const hn::Mask<Int32Tag> sampled = hn::Eq(id, sampled_ids_);
-    const auto differs = hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled_log_probs_));
-    valid_ = hn::AndNot(AsMask(hn::And(sampled, differs)), valid_);
-    ranks_ = hn::IfThenElse(sampled, hn::Set(di, rank), ranks_);
-
-    lowest_id_ = hn::Min(lowest_id_, id);
-    highest_id_ = hn::Max(highest_id_, id);
-    last_id_ = id;
-    last_log_prob_ = log_prob;
-  }
-
-  const Int32s sampled_ids_;
-  const Floats sampled_log_probs_;
-  const Floats mass_target_;
-  Int32s minus_counts_;
-  Int32s ranks_;
-  Int32s lowest_id_;
-  Int32s highest_id_;
-  Int32s last_id_;
-  Floats last_log_prob_;
-  Floats mass_;
-  Mask valid_;
-  HWY_ALIGN int32_t ids_[HasDistinctIds(kKind) ? 1 : ComparedSlots(IsCut(kKind)) * kLanes];
+  const int32_t* const sampled_ids_;
+  const float* const sampled_log_probs_;
+  Rows<int32_t> ids_;
+  Rows<float> log_probs_;
+  uint8_t* const counts_;
+  uint8_t* const ranks_;
+  bool valid_ = true;
+  Mask wrong_ = hn::FirstN(FloatTag(), 0);
+  Int32s lowest_id_ = hn::Zero(Int32Tag());
+  Int32s highest_id_ = hn::Zero(Int32Tag());
 };
 
-// Reads rows of kLanes positions at a time.
-template <typename T>
-class Rows {
- public:
-  Rows(std::span<const T> values, size_t slots) : values_(values), slots_(slots) {}
-
-  // Returns the rows from position `index` on, copied if vectors would read beyond the array.
-  HWY_INLINE const T* From(size_t index) {
-    const std::span rest = values_.subspan(index * slots_);
-    if (rest.size() > kLanes * slots_ + kLanes) return rest.data();
-    // Repeats the last position in the remaining lanes.
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const size_t position = std::min(lane, rest.size() / slots_ - 1);
-      std::memcpy(last_ + lane * slots_, rest.data() + position * slots_, slots_ * sizeof(T));
-    }
-    return last_;
+// Returns the number of leading slots that reach `mass`, or `slots`. The first `slot` have the mass
+// `covered`.
+size_t EndOf(const float* log_probs, size_t slot, size_t slots, float mass, float covered) {
+  for (; slot < slots && covered < mass; ++slot) {
+    // A set ends with its first invalid log-prob, which RowChecker finds then.
+    covered = covered + (log_probs[slot] <= kRoundingSlack ? Exp32(log_probs[slot]) : mass);
   }
-
- private:
-  const std::span<const T> values_;
-  const size_t slots_;
-  T last_[kLanes * kMaxBlockSlots + kLanes];
-};
-
-template <SetKind kKind>
-bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, float mass,
-                  uint8_t* counts, uint8_t* ranks) {
-  const size_t positions = records.sampled_ids.size();
-  Rows ids(records.ids, slots);
-  Rows log_probs(records.log_probs, slots);
-  [[maybe_unused]] DistinctIds distinct;
-  uint32_t begins[kLanes];
-  for (size_t lane = 0; lane < kLanes; ++lane) begins[lane] = static_cast<uint32_t>(lane * slots);
-  for (size_t index = 0; index < positions; index += kLanes) {
-    const size_t count = std::min(kLanes, positions - index);
-    HWY_ALIGN int32_t lanes[kLanes];
-    HWY_ALIGN float sampled_log_probs[kLanes];
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const size_t position = index + std::min(lane, count - 1);
-      lanes[lane] = records.sampled_ids[position];
-      sampled_log_probs[lane] = records.sampled_log_probs[position];
-    }
-    const int32_t* const some_ids = ids.From(index);
-    const float* const some_log_probs = log_probs.From(index);
-    SetChecker<kKind> checker(hn::Load(Int32Tag(), lanes), hn::Load(FloatTag(), sampled_log_probs),
-                              mass);
-    const auto add = [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
-      Int32s ranked_ids[kCount];
-      Floats ranked_log_probs[kCount];
-      LoadRanks(some_ids, begins, rank, ranked_ids);
-      LoadRanks(some_log_probs, begins, rank, ranked_log_probs);
-      checker.Add(ranked_ids, ranked_log_probs, rank);
-    };
-    size_t rank = 0;
-    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-      if (IsCut(kKind) && checker.AllCut()) break;
-      add.template operator()<kRanksAtOnce>(rank);
-    }
-    VisitLastRanks(rank, slots - rank, add);
-    if (!checker.AllValid(vocabulary_size)) return false;
-    hn::Store(checker.ranks(), Int32Tag(), lanes);
-    for (size_t lane = 0; lane < count; ++lane) {
-      ranks[index + lane] = static_cast<uint8_t>(lanes[lane]);
-    }
-    hn::Store(checker.counts(), Int32Tag(), lanes);
-    for (size_t lane = 0; lane < count; ++lane) {
-      const auto used = static_cast<size_t>(lanes[lane]);
-      counts[index + lane] = static_cast<uint8_t>(used);
-      if constexpr (HasDistinctIds(kKind)) {
-        if (!distinct.AllDiffer(some_ids + lane * slots, used)) return false;
-      }
-    }
-  }
-  return true;
+  return slot;
 }
 
-// Fewer positions are checked faster one by one.
-constexpr size_t kFewPositions = 4;
+// Most sets reach their mass within as many slots.
+constexpr size_t kHead = 8;
+
+// Writes for kLanes rows how many slots reach `mass`. Looks at the first `head` slots of all rows
+// at once: at most `slots`, and a multiple of kRanksAtOnce.
+HWY_INLINE void FindEnds(const float* log_probs, size_t slots, size_t head, float mass,
+                         size_t (&ends)[kLanes]) {
+  const Int32Tag di;
+  uint32_t begins[kLanes];
+  for (size_t lane = 0; lane < kLanes; ++lane) begins[lane] = static_cast<uint32_t>(lane * slots);
+  Floats sums = hn::Zero(FloatTag());
+  Int32s minus_ends = hn::Zero(di);
+  const auto is_open = [&] { return hn::Lt(sums, Constant(mass)); };
+  for (size_t rank = 0; rank < head; rank += kRanksAtOnce) {
+    Floats some[kRanksAtOnce], exponentials[kRanksAtOnce];
+    LoadRanks(log_probs, begins, rank, some);
+    ExpOfEach(some, exponentials);
+    for (const Floats exponential : exponentials) {
+      minus_ends = hn::Add(minus_ends, hn::VecFromMask(di, hn::RebindMask(di, is_open())));
+      sums = hn::Add(sums, exponential);
+    }
+  }
+  HWY_ALIGN float covered[kLanes];
+  HWY_ALIGN int32_t minus[kLanes];
+  hn::Store(sums, FloatTag(), covered);
+  hn::Store(minus_ends, di, minus);
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    size_t end = static_cast<size_t>(-minus[lane]);
+    if (end == head) end = EndOf(log_probs + lane * slots, head, slots, mass, covered[lane]);
+    ends[lane] = end;
+  }
+}
+
+// Where sets are cut, most of a long row is not read, so the processor foresees no reads. Rows are
+// prefetched one by one, because it cannot keep many reads waiting.
+constexpr size_t kRowsAhead = 2 * kLanes;
 
 bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, float mass,
                      uint8_t* counts, uint8_t* ranks) {
-  if (records.sampled_ids.size() < kFewPositions) return false;
-  const auto are_valid = [&]<SetKind kKind>() {
-    return SetsAreValid<kKind>(records, slots, vocabulary_size, mass, counts, ranks);
-  };
+  const size_t positions = records.sampled_ids.size();
   const bool is_cut = !std::isinf(mass);
-  if (slots > ComparedSlots(is_cut)) {
-    return is_cut ? are_valid.template operator()<SetKind::kDistinctCutRecord>()
-                  : are_valid.template operator()<SetKind::kDistinctRecord>();
+  const size_t head = std::min(kHead, slots / kRanksAtOnce * kRanksAtOnce);
+  RowChecker checker(records, slots, counts, ranks);
+  for (size_t begin = 0; begin < positions; begin += kLanes) {
+    const size_t count = std::min(kLanes, positions - begin);
+    size_t ends[kLanes];
+    std::fill_n(ends, kLanes, slots);
+    if (is_cut) {
+      const float* const log_probs = records.log_probs.data() + begin * slots;
+      if (count == kLanes) {
+        FindEnds(log_probs, slots, head, mass, ends);
+      } else {
+        for (size_t i = 0; i < count; ++i) {
+          ends[i] = EndOf(log_probs + i * slots, 0, slots, mass, 0);
+        }
+      }
+    }
+    for (size_t i = begin; i < begin + count; ++i) {
+      const size_t next = i + kRowsAhead;
+      if (is_cut && slots > kLanes && next < positions) {
+        for (const size_t slot : {next * slots, next * slots + kLanes}) {
+          hwy::Prefetch(records.ids.data() + slot);
+          hwy::Prefetch(records.log_probs.data() + slot);
+        }
+      }
+      checker.Add(i, ends[i - begin]);
+    }
   }
-  return is_cut ? are_valid.template operator()<SetKind::kCutRecord>()
-                : are_valid.template operator()<SetKind::kRecord>();
+  return checker.AllValid(vocabulary_size);
 }
 
 }  // namespace

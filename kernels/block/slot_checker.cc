@@ -49,13 +49,12 @@ absl::Status SlotChecker::Check(size_t slot) {
   const float log_prob = log_probs_[slot];
   if (!IsId(id, vocabulary_size_)) return Bad("ids", slot, NotBelow(id, vocabulary_size_));
   if (!IsFiniteLogProb(log_prob)) return Bad("log_probs", slot, NotFinite(log_prob));
-  if (StandsTwice(slot)) return Bad("ids", slot, absl::StrCat("id ", id, " stands twice"));
   if (slot > 0 && log_prob > log_probs_[slot - 1]) {
     return Bad("log_probs", slot,
                absl::StrCat(log_prob, " is above the slot before it, ", log_probs_[slot - 1],
                             ": not sorted"));
   }
-  if (ties_by_id_ && slot > 0 && log_prob == log_probs_[slot - 1] && id < ids_[slot - 1]) {
+  if (ties_by_id_ && slot > 0 && log_prob == log_probs_[slot - 1] && id <= ids_[slot - 1]) {
     return Bad("ids", slot,
                absl::StrCat("id ", id, " follows id ", ids_[slot - 1],
                             " of equal log-prob: ties go by id"));
@@ -64,14 +63,15 @@ absl::Status SlotChecker::Check(size_t slot) {
   return absl::OkStatus();
 }
 
-bool SlotChecker::StandsTwice(size_t slot) {
+absl::Status SlotChecker::CheckDistinct(size_t slot) {
   const uint32_t hash = (static_cast<uint32_t>(ids_[slot]) * 0x9E3779B1u) >> 22;
   uint64_t& word = filter_[hash / 64];
   const uint64_t bit = uint64_t{1} << (hash % 64);
   const bool maybe = (word & bit) != 0;
   word |= bit;
   const auto earlier = ids_.first(slot);
-  return maybe && std::find(earlier.begin(), earlier.end(), ids_[slot]) != earlier.end();
+  if (!maybe || std::ranges::find(earlier, ids_[slot]) == earlier.end()) return absl::OkStatus();
+  return Bad("ids", slot, absl::StrCat("id ", ids_[slot], " stands twice"));
 }
 
 absl::Status SlotChecker::CheckMass() const {

@@ -31,15 +31,15 @@ class SlotChecker {
         position_(position),
         ties_by_id_(ties_by_id) {}
 
-  // Must be called for all slots in order.
+  // Both must be called for all slots in order.
   absl::Status Check(size_t slot);
+  absl::Status CheckDistinct(size_t slot);
   // Returns the mass of the checked slots.
   float mass() const { return mass_; }
   // Must be called after the last slot.
   absl::Status CheckMass() const;
 
  private:
-  bool StandsTwice(size_t slot);
   absl::Status Bad(absl::string_view array, size_t slot, absl::string_view what) const;
 
   const absl::string_view field_;

@@ -1,4 +1,5 @@
-// Checks records (docs/numerics.md, section 2). Only valid records may be stored.
+// Checks of records (docs/numerics.md, section 2) that their block no longer allows, because its
+// numbers are narrower. CheckBlock makes the others: that no id stands twice, and the mass.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,13 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
                              uint32_t first_position, double mass, std::span<uint8_t> counts,
                              std::span<uint8_t> ranks);
 
-// Makes the checks of ValidateRecords on vectors. Returns true if all records are certainly valid.
-// May return false for few valid positions; counts and ranks are then undefined.
+// ValidateRecords does this only to say what is wrong.
+absl::Status ValidateRecordsOneByOne(const RecordView& records, int slots, int32_t vocabulary_size,
+                                     uint32_t first_position, double mass,
+                                     std::span<uint8_t> counts, std::span<uint8_t> ranks);
+
+// Makes the same checks on vectors. Returns true if all records are valid; otherwise counts and
+// ranks are undefined.
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
                                 double mass, std::span<uint8_t> counts, std::span<uint8_t> ranks);
 

@@ -59,32 +59,7 @@ TEST(ValidateRecordsTest, ZerosOfEitherSignTie) {
   record.sampled_ids[1] = 42;
   record.log_probs = {-0.5f, -2.0f, kUnused, -0.0f, 0.0f, -8.0f};
   record.ids = {7, 0, -1, 99, 3, 5};
-  // A mass of 2 is invalid too, but the tie is found first.
   EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 1", "id 3"));
-}
-
-// Most pairs of ids already differ in the filter before the comparison. All duplicates must be
-// found.
-TEST(ValidateRecordsTest, FindsADuplicateOfAnyIdAtAnyDistance) {
-  for (int32_t twice = 0; twice < kVocabularySize; ++twice) {
-    std::vector<int32_t> ids;
-    std::vector<float> log_probs;
-    for (int32_t id = 0; id < kVocabularySize; ++id) {
-      ids.push_back(id);
-      log_probs.push_back(-5.0f - 0.01f * static_cast<float>(id));
-    }
-    ids.push_back(twice);
-    log_probs.push_back(-7.0f);
-    uint8_t count, rank;
-    const RecordView records{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
-    EXPECT_THAT(ValidateRecords(records, 101, kVocabularySize, 0, 0, {&count, 1}, {&rank, 1}),
-                IsInvalid(HasSubstr("stands twice")));
-    // And nothing else is wrong with it.
-    ids.pop_back();
-    log_probs.pop_back();
-    const RecordView valid{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
-    EXPECT_TRUE(ValidateRecords(valid, 100, kVocabularySize, 0, 0, {&count, 1}, {&rank, 1}).ok());
-  }
 }
 
 TEST(ValidateRecordsTest, RefusesZerosOfDifferentSignAsSampledLogProbAndSlot) {

@@ -119,7 +119,6 @@ class BlocksTest(unittest.TestCase):
 
     def test_errors_name_field_position_and_value(self):
         for name, row, slot, value, message in [
-            ("ids", 1, 1, 3, "top_k_ids at position 8, slot 1: id 3 stands twice"),
             ("ids", 0, 0, 1000, "top_k_ids at position 7, slot 0: 1000 is not in"),
             ("log_probs", 1, 0, np.nan, "top_k_log_probs at position 8, slot 0: -?nan is not a finite log-prob"),
             ("log_probs", 1, 1, -0.5, "top_k_log_probs at position 8, slot 1: -0.5 is above the slot before it, -1"),

@@ -122,7 +122,8 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
         config: The run's: encoding, mass, vocabulary and K.
 
     Raises:
-        Invalid: A record is invalid. Without the library only ids are checked here; the server checks the rest.
+        Invalid: A record has a fault that its block would hide. Without the library only ids are checked. The
+            server checks the rest.
     """
     kernels = _kernels()
     if kernels is None:

@@ -93,13 +93,13 @@ class EntriesTest(unittest.TestCase):
 
     def test_misfitting_arrays_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
-        twice = np.full((2, TOP_K), 7, np.int32)
+        outside = np.full((2, TOP_K), CONFIG.vocabulary_size, np.int32)
         for name, value, message in (
             ("first_position", -1, "first_position is -1, must"),
             ("first_position", 2**32, "first_position is 4294967296, must"),
             ("policy_version", 2**64, "policy_version is 18446744073709551616, must"),
             ("attempt", -1, "attempt is -1, must"),
-            ("top_k_ids", twice, "top_k_ids at position 0, slot 1: id 7 stands twice"),
+            ("top_k_ids", outside, f"top_k_ids at position 0, slot 0: {CONFIG.vocabulary_size} is not in"),
         ):
             wrong = sis.Block(**{**good, name: value})
             for entries in ([sis.Block(**good), wrong], [sis.Seal("r", 0), wrong, sis.Block(**good)]):

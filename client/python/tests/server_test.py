@@ -78,6 +78,18 @@ class ServerTest(unittest.TestCase):
         missing = self.client.fetch_top_k(self.run_, [sis.Slice("gaps", length=4)]).missing
         self.assertEqual([part.reason for part in missing], reasons[:3])
 
+    def test_the_server_refuses_an_id_that_stands_twice(self):
+        good = record(log_softmax(3, seed=1), 1)
+        wrong = good._replace(top_k_ids=good.top_k_ids.copy())
+        first, second = np.flatnonzero(good.top_k_ids[2] != good.sampled_ids[2])[:2]
+        wrong.top_k_ids[2, second] = twice = wrong.top_k_ids[2, first]
+        blocks = [sis.Block("wrong", 0, 0, *wrong), sis.Block("good", 0, 0, *good)]
+        message = rf"sequence 'wrong' .*ids at position 2, slot {second}: id {twice} stands twice"
+        with self.assertRaisesRegex(sis.AppendError, message) as raised:
+            sis.append_many(self.client, self.run_, blocks, sampling=SAMPLING)
+        self.assertEqual(len(raised.exception.refused), 1)
+        self.assertEqual(len(self.client.fetch_top_k(self.run_, ["good"]).sampled_ids), 3)
+
     def test_a_run_tells_how_the_last_stream_sampled(self):
         self.assertIsNone(self.client.get_run(self.run_.id).sampling)
         filtered = sis.Sampling("processed", temperature=0.5, top_p=0.8, top_k=5, logit_bias=True)
