@@ -6,7 +6,8 @@
 The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn, in
 one process: without log-probs; with log-probs of 20 and 100 tokens, as dictionaries, as FlatLogprobs and as
 arrays; and with a recorder that sends the log-probs of 20 tokens to a server on this machine. The engine returns whole
-outputs, as it does to TRL and verl.
+outputs, as it does to TRL and verl. Two layers (`--layers 2`) make this processor generate as many tokens a second
+as a GPU does.
 
 Prints medians over repetitions for each way, with minimum and maximum: tokens per second; the ratio to the
 way without log-probs in the same repetition; and, where recorded, microseconds of processor time per token, of
@@ -51,12 +52,14 @@ def spread(values, digits):
 
 
 class Engine:
-    def __init__(self, model, client, requests, tokens):
+    def __init__(self, model, client, requests, tokens, layers):
         import vllm
 
+        small = {"hf_overrides": {"num_hidden_layers": layers}, "load_format": "dummy"} if layers else {}
         self._llm = vllm.LLM(
             model, dtype="float32", max_model_len=tokens + 64, max_num_seqs=requests,
             logprobs_mode="processed_logprobs", enable_prefix_caching=False, max_logprobs=100,
+            **small,
         )  # fmt: skip
         self._client, self._requests, self._tokens = client, requests, tokens
         vocabulary = self._llm.llm_engine.model_config.get_vocab_size()
@@ -111,6 +114,7 @@ def main():
     parser.add_argument("--requests", type=int, default=16, help="side by side")
     parser.add_argument("--tokens", type=int, default=128, help="of each")
     parser.add_argument("--model", help="its folder; SmolLM2-135M-Instruct, if left out")
+    parser.add_argument("--layers", type=int, help="of the model, with random weights; its own, if left out")
     arguments = parser.parse_args()
 
     import sis
@@ -125,7 +129,7 @@ def main():
         server = LiveServer(cache_bytes=1 << 30)
         try:
             with sis.Client(server.address) as client:
-                engine = Engine(model, client, arguments.requests, arguments.tokens)
+                engine = Engine(model, client, arguments.requests, arguments.tokens, arguments.layers)
                 # The first also compiles and allocates.
                 engine.once(WAYS[-1])
                 for _ in range(arguments.repetitions):
