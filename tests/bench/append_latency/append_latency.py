@@ -15,10 +15,7 @@ should have nothing else to do.
 import argparse
 import contextlib
 import os
-import pathlib
-import queue
 import statistics
-import subprocess
 import time
 
 import grpc
@@ -29,8 +26,8 @@ from sis._append import Source
 from sis._append_streams.checked_entries import append_request, checked
 from server.testing.live_server import LiveServer
 from sis.v1 import ratio_service_pb2 as pb
+from tests.bench.append_latency.echo import EchoServer, Exchange
 
-FOLDER = pathlib.Path(__file__).absolute().parent
 VOCABULARY = 151936
 # Of an AppendResponse with one ack.
 ACK_BYTES = 30
@@ -46,37 +43,6 @@ def timed(call, requests):
         call(request)
         times.append(1e6 * (time.perf_counter() - begin))
     return times
-
-
-class EchoServer:
-    def __init__(self, listen, answer_bytes):
-        self._process = subprocess.Popen(
-            [FOLDER / "echo_server", listen, str(answer_bytes)], stdout=subprocess.PIPE, text=True
-        )
-        self.address = self._process.stdout.readline().strip()
-
-    def close(self):
-        self._process.kill()
-        self._process.communicate()
-
-
-class Exchange:
-    """A stream of raw requests, each answered before the next."""
-
-    def __init__(self, channel, method):
-        self._requests = queue.SimpleQueue()
-        self._answers = channel.stream_stream(method)(iter(self._requests.get, None))
-
-    def send(self, request):
-        self._requests.put(request)
-
-    def __call__(self, request):
-        self.send(request)
-        next(self._answers)
-
-    def close(self):
-        self._answers.cancel()
-        self._requests.put(None)
 
 
 class Client:
