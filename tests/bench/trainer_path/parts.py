@@ -39,6 +39,10 @@ class Path:
         self._run = self._client.create_run(
             "parts", seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=mass
         )
+        # Stays open, as those of recorders do.
+        self._stream = self._cleanup.enter_context(
+            self._client.append(self._run, sampling=sis.Sampling("raw"), worker="worker")
+        )
         self._slots = slots
         self._current = None  # known once sets are cut
         self._current_sampled = self._batch.current_sampled
@@ -55,13 +59,11 @@ class Path:
     def append(self):
         self._batches += 1
         self._names = [f"{self._batches}-{index}" for index in range(self._sequences)]
-        blocks = [
+        self._stream.append_many(
             sis.Block(name, 0, 0, **{column: self._batch.recorded[column][row] for column in RECORDED})
             for row, name in enumerate(self._names)
-        ]
-        sis.append_many(
-            self._client, self._run, blocks, sampling=sis.Sampling("raw"), worker="worker"
         )
+        self._stream.flush()
 
     def fetch(self):
         self._records = self._client.fetch_top_k(self._run, self._names, log_probs=False)
