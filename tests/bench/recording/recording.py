@@ -92,7 +92,7 @@ class Engine:
             engine.add_request(f"{self._made}-{number}", {"prompt_token_ids": [number + 5, 7, 9]}, params)
         while engine.has_unfinished_requests():
             outputs = engine.step()
-            if recorder is not None:
+            if recorder is not None and outputs:
                 adding = time.thread_time()
                 recorder.add_many((output.request_id, output) for output in outputs)
                 calls += time.thread_time() - adding
