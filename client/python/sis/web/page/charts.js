@@ -124,10 +124,6 @@ class Panel {
     return {columns, rows};
   }
 
-  interaction() {
-    return {mode: "index", intersect: false};
-  }
-
   paint() {
     this.chart ??= new Chart(this.canvas, {type: this.type, data: {datasets: []}});
     panels.add(this);
@@ -146,7 +142,8 @@ class Panel {
     return {
       animation: false,
       maintainAspectRatio: false,
-      interaction: this.interaction(),
+      // Draws of several runs don't lie at the same places.
+      interaction: {mode: this.several ? "nearest" : "index", axis: "x", intersect: false},
       layout: {padding: {top: 4}},
       scales: {
         x: {grid: {display: false}, stacked: this.stacked, ...this.axis, ticks: {...ticks, ...this.axis.ticks}},

@@ -24,28 +24,21 @@ let timer = null;  // of the next one
 let answeredAt = null;  // when the server answered last, seconds since 1970
 
 function viewOf(hash) {
-  let place, names;
   const [path, settings] = hash.split("?");
+  let names = [];
   try {
-    [place, ...names] = path.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
-  } catch {  // not what encodeURIComponent writes
-    return new RunsView();
-  }
+    names = path.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
+  } catch {}  // not what encodeURIComponent writes
+  const [place, run, sequence, attempt = "0", position] = names;
   if (place === "server") return new ServerView();
-  if (place === "run" && names.length >= 2) {
-    return new SequenceView(names[0], names[1], names[2] ?? "0", /^\d+$/.test(names[3]) ? Number(names[3]) : null);
-  }
-  if (place === "run" && names.length === 1) {
-    return new RunView(names[0], new URLSearchParams(settings));
-  }
-  return new RunsView();
+  if (place !== "run" || run === undefined) return new RunsView();
+  if (sequence === undefined) return new RunView(run, new URLSearchParams(settings));
+  return new SequenceView(run, sequence, attempt, /^\d+$/.test(position) ? Number(position) : null);
 }
 
 function say(state, words) {
-  if (status.dataset.state !== state || status.textContent !== words) {
-    status.dataset.state = state;
-    status.textContent = words;
-  }
+  status.dataset.state = state;
+  status.textContent = words;
 }
 
 function notify(words) {

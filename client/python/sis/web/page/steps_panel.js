@@ -40,11 +40,6 @@ export class StepsPanel extends LinePanel {
     this.show({names, series, axis: scale});
   }
 
-  // Draws of two runs don't lie at the same places.
-  interaction() {
-    return this.several ? {mode: "nearest", axis: "x", intersect: false} : super.interaction();
-  }
-
   tooltipTitle(i, series) {
     const step = this.series[series].steps[i];
     return `Draw ${step.draw}, ${dayAndTime(step.endedAt)}`;
