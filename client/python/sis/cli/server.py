@@ -47,7 +47,8 @@ def server_text(address: str, state: Any) -> Text:
     return Text.assemble(
         (address, "bold"), f"  sis_server {state.version}  ",
         "serving" if state.ready else ("not serving", "bold red"),
-        f"  for {duration_text(state.history[-1].at - state.started_at)}  backend {state.backend}  store {state.store}\n",
+        f"  for {duration_text(state.history[-1].at - state.started_at)}",
+        f"  backend {state.backend}  store {state.store}\n",
         f"  cache {share_text(state.cache_bytes / state.cache_budget_bytes)}, ",
         f"{bytes_text(state.cache_bytes)} of {bytes_text(state.cache_budget_bytes)}\n",
         f"  recorded {count_text(rates['ingested_positions'])} tokens/s, {bytes_text(rates['ingested_bytes'])}/s",

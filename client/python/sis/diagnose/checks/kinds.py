@@ -34,7 +34,7 @@ def check_filter(compared: Compared) -> Answer:
         )
         if lists >= _ENOUGH_LISTS:
             answers.append(Measured(summing / lists, finding))
-    return max(answers, key=lambda answer: answer.value, default="too few positions where the lists leave something out")
+    return max(answers, key=lambda one: one.value, default="too few positions where the lists leave something out")
 
 
 def _count_lists(compared: Compared, own: Recording, other: Recording) -> Tuple[int, int]:

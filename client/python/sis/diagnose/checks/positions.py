@@ -184,4 +184,4 @@ def check_sampled_column(compared: Compared) -> Answer:
         )
         finding = f"In {name} the sampled token's log-prob is not the one that its list gives it or leaves for it, at "
         answers.append(Measured(count / of if count >= fewest else 0.0, f"{finding}{count} of {of} positions{why}"))
-    return max(answers, key=lambda answer: answer.value, default="the files give the sampled token's log-prob only once")
+    return max(answers, key=lambda one: one.value, default="the files give the sampled token's log-prob only once")

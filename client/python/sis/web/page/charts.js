@@ -27,7 +27,8 @@ export function removeCharts() {
 class Panel {
   constructor(options) {
     const {title, unit, note, empty = "Nothing evaluated yet."} = options;
-    Object.assign(this, {tick: options.format, range: {beginAtZero: true}, namesTitle: "Draw", nameOf: String}, options);
+    const range = {beginAtZero: true};
+    Object.assign(this, {tick: options.format, range, namesTitle: "Draw", nameOf: String}, options);
     this.legend = make("ul", {class: "legend"});
     this.canvas = make("canvas", {role: "img", "aria-label": title});
     this.emptyWords = make("p", {class: "empty"}, empty);

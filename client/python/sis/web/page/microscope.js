@@ -129,7 +129,8 @@ export class Sequence {
     const sample = (look, said, text = "ab", style = {}) =>
       make("span", {}, make("span", {class: look, style}, text), ` ${said}`);
     return make("div", {class: "key"}, make("label", {}, "colour: ", select), this.scale,
-        KINDS.filter((kind, i) => i < 2 || present.has(kind)).map(({look, legend, said}) => sample(look, legend ?? said)),
+        KINDS.filter((kind, i) => i < 2 || present.has(kind))
+            .map(({look, legend, said}) => sample(look, legend ?? said)),
         sample(ACCEPTED.look, "residual mass (here half)", "abcd", {"--residual": "0.5"}));
   }
 

@@ -14,7 +14,8 @@ const uniformAndA = ({uniform, acceptance}, is) => `the uniform ${four(uniform)}
 const w = ({logRatio}) => `w = ${four(Math.exp(logRatio))}`;
 
 // Kinds of positions. `scored` ones have a ratio. `token`: has its own element, which can be chosen. `look`: classes of
-// its element. `fact`: a shorter name than `said`. The server does not keep modified ratios: they depend on the request's weight.
+// its element. `fact`: a shorter name than `said`. The server does not keep modified ratios: they depend on the
+// request's weight.
 const SCORED = {scored: true, token: true};
 export const ACCEPTED = {...SCORED, look: "token accepted", said: "accepted",
   sentence: position => `Accepted: ${uniformAndA(position, "is")}. Its ratio is ${w(position)}.`};
@@ -44,7 +45,9 @@ const VALUES = {
   logEnvelope: ["logEnvelopes", Float32Array], residualMass: ["residualMasses", Float32Array],
   uniform: ["uniforms", Uint32Array], staleness: ["staleness", BigInt64Array],
 };
-const SLOTS = {id: ["topKIds", Int32Array], logQ: ["topKLogProbs", Float32Array], logP: ["currentLogProbs", Float32Array]};
+const SLOTS = {
+  id: ["topKIds", Int32Array], logQ: ["topKLogProbs", Float32Array], logP: ["currentLogProbs", Float32Array],
+};
 
 // Copies little-endian values; every machine with a browser is little-endian.
 function arraysOf(fields, response) {

@@ -84,8 +84,8 @@ const MAX_COLUMNS = 64;
 // Panels with a column per draw, or per range of draws, and a row per age.
 export const HEATS = [
   {title: "Accept rate over age", ...overAge(found => found.accepted / found.scored),
-    note: "Strong colour: most tokens are accepted. A row is an age, in policy versions behind; ahead is of a version " +
-      "that the run does not have yet."},
+    note: "Strong colour: most tokens are accepted. A row is an age, in policy versions behind; ahead is of a " +
+      "version that the run does not have yet."},
   {title: "Tokens over age", ...overAge((found, all) => found.scored / all),
     note: "Shares of the scored tokens of these draws. They move up when rollouts wait longer."},
 ];
