@@ -85,7 +85,7 @@ class RunsTest : public testing::TestWithParam<std::string> {
   std::string store() const { return backing_.has_value() ? backing_->description() : "memory"; }
   Replica Start(const Limits& limits = {}) { return Replica(store(), limits); }
 
-  // Replaces the stored record of the run, perhaps by bytes that are none.
+  // Replaces the stored record of the run, perhaps by bytes that are no record.
   void PutRecord(const StoredRun& run, bool damaged = false) {
     backing_->PutRaw("sis:runs", "r" + run.run_id, "damaged");
     if (damaged) return;

@@ -7,7 +7,7 @@ import unittest
 from typing import Dict, Iterator, List, Set, Tuple, Union
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "sis"
-# Modules that users import. Those of engines and trainers are all modules without an underscore.
+# Modules that users import. Of engines and trainers, all modules without an underscore are public.
 PUBLIC = {"export", "recomputed", "torch", "tracking"} | {
     f"{folder}.{path.stem}" for folder in ("engines", "integrations") for path in PACKAGE.glob(f"{folder}/[a-z]*.py")
 }

@@ -70,7 +70,7 @@ class RedisNodes {
   struct Pending {
     const RedisCommand* command;
     absl::StatusOr<RedisReply>* result = nullptr;
-    // A node that another one named, and whether it must be told so first.
+    // The node that another node named. With `asking`, it needs ASKING before the command.
     std::optional<RedisNode> node = {};
     bool asking = false;
   };

@@ -30,7 +30,7 @@ constexpr absl::string_view kDrops = "sis:drops", kNews = "sis:news";
 // Servers send once a second at most.
 constexpr absl::string_view kMaxNews = "300";
 
-// Scripts run only on Redis 7 and later. Those with the first header run if maxmemory is reached.
+// Scripts run only on Redis 7 and later. Those with the first header run at maxmemory too.
 constexpr absl::string_view kWhenFull = "#!lua flags=allow-oom\n", kUnlessFull = "#!lua\n";
 
 // Arguments: the time to live in milliseconds, the expected revision (empty: any), the new one, the

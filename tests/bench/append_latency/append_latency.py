@@ -29,7 +29,7 @@ from sis.v1 import ratio_service_pb2 as pb
 from tests.bench.append_latency.echo import EchoServer, Exchange
 
 VOCABULARY = 151936
-# Of an AppendResponse with one ack.
+# Size of an AppendResponse with one ack.
 ACK_BYTES = 30
 WARM_UP = 200
 QUANTILES = (0.5, 0.99)

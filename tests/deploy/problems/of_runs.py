@@ -88,8 +88,8 @@ class EvaluationsRefused(OfRun):
 
 
 class Stopped(OfRun):
-    """Who appends and who fetches as long as all is well, and `goes_on` to append or doesn't with the problem. The
-    worker holds its stream open."""
+    """A worker appends and a trainer fetches until the problem. With `goes_on`, the worker then goes on. Its stream
+    stays open."""
 
     def __init__(self, server: LiveServer, client: sis.Client, alert: str, goes_on: bool) -> None:
         super().__init__(server, client, alert)

@@ -1,4 +1,4 @@
-"""What a recorder needs to know of an engine, and the one check that every adapter's answers pass."""
+"""Adapters tell a recorder about an engine. One check reads the log-probs of all adapters."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def ranges_within(versions: Sequence[VersionRange], start: int, stop: int) -> It
 class Fault(NamedTuple):
     """Rows of a record that are not usable."""
 
-    # Of the first unusable row, and how many rows one cause made unusable.
+    # The first unusable row, and how many rows one cause made unusable.
     row: int
     rows: int
     why: str
-    # None: the output has the right form, but a value that is no log-prob.
+    # None if the output has the right form, and only a value is not a log-prob.
     error: Optional[Exception] = None
 
 
@@ -179,7 +179,7 @@ class Columns(NamedTuple):
             return np.logical_or(values < 0, values > largest)
 
         causes: List[_Cause] = [(outside(sampled), np.nan, lambda row: f"sampled token {sampled[row]}, {bound}")]
-        # Where the engine lists the sampled token.
+        # The columns that may hold the sampled token.
         own_column = {"first": slice(1), "last": slice(-1, None)}.get(self.sampled_column or "", slice(None))
         if self.sampled_column is not None:
             here = (ids[:, own_column] == sampled[:, None]).any(axis=1)
@@ -251,7 +251,7 @@ class Read(NamedTuple):
 
 
 def text_of(error: Exception) -> str:
-    """Returns what an error says; one that Python itself raises names its type too."""
+    """Returns the message of an error, with its type if Python itself raised it."""
     own = type(error) in (ValueError, MalformedOutput, NothingListed)
     return str(error) if own else f"{type(error).__name__}: {error}"
 
@@ -285,7 +285,7 @@ def entries_of(
 
 
 class Told(NamedTuple):
-    """What an engine says of an output, except its log-probs.
+    """The facts that an engine gives with an output, except its log-probs.
 
     Attributes:
         length: Number of positions.
@@ -312,7 +312,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def told(self, output: Any) -> Told:
-        """Returns what the engine says of an output, except its log-probs.
+        """Returns the facts that the engine gives with an output, except its log-probs.
 
         Args:
             output: The output.

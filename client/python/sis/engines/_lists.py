@@ -57,16 +57,15 @@ def flat_padded(
 
 
 def widened(ids: np.ndarray, log_probs: np.ndarray, counts: np.ndarray, width: int) -> Tuple[np.ndarray, np.ndarray]:
-    """The same of ids and log-probs [sum of counts]."""
+    """Returns ids and log-probs [sum of counts] as rows of `width` columns; -1 and -inf fill the rest."""
     return _ragged.widened(ids, counts, width, -1), _ragged.widened(log_probs, counts, width, -np.inf)
 
 
 def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Only the tokens that are more probable than the one of `rank` (from 1).
+    """Returns the tokens that are more probable than the token of `rank`, counted from 1. NaN stays.
 
-    For lists that hold the sampled token in the place of their least probable one: what is above
-    the one before that does not depend on which token was drawn, not even where several are equally
-    probable. NaN stays.
+    Some lists hold the sampled token in place of their least probable token. The tokens above the last two don't
+    depend on the draw, even if several are equally probable.
     """
     limit = -np.sort(-values, axis=1)[:, rank - 1 : rank]
     kept = ~(values <= limit)

@@ -75,14 +75,14 @@ class Recorder(ClosesItself):
     32,768 positions wait. `policy_version` is for engines that name no weights. If an engine's name
     stands for another version, the output is malformed.
 
-    A position without a usable log-prob, such as an engine's -9999, is sent as a gap, and so is one of
-    unknown weights. Such a position is MISSING for a reason. `unusable` counts them, and a RuntimeWarning
+    A position without a usable log-prob, such as an engine's -9999, is sent as a gap. So is a position of
+    unknown weights. Both are MISSING, with a reason. `unusable` counts them, and a RuntimeWarning
     names the first one of each reason. A malformed output affects no other: its positions are gaps, or, if
     their number is unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput
     that names all of them. `add` raises neither these nor what the server refuses: flush and close do.
 
-    A server that gives no answer is tried again for `retry_timeout` seconds. Then what it has not
-    stored is given up: those positions are MISSING to trainers, and generation goes on. One RuntimeWarning is
+    An unreachable server is asked again for `retry_timeout` seconds. Then the recorder drops the positions that
+    it has not stored: they are MISSING, and generation goes on. One RuntimeWarning is
     given until it answers again; a waiting flush raises the error instead.
 
     Threads: every method may be called from any thread; the outputs of one sequence in their order.
@@ -133,9 +133,9 @@ class Recorder(ClosesItself):
         self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
-        # Those that are open, and those that were tried again.
+        # Open sequences, and sequences with several attempts.
         self._sequences: Dict[str, _Sequence] = {}
-        # In the order in which it is to be sent, and the last of each sequence in it.
+        # In the order of sending, and the last work of each sequence.
         self._work: List[Work] = []
         self._last: Dict[str, Work] = {}
         self._waiting = 0
@@ -305,7 +305,7 @@ class Recorder(ClosesItself):
         self._owner.check("recorder")
         return self._changed
 
-    # The methods below are called with _changed held, but for _write and _send.
+    # Callers of the methods below hold _changed, except of _write and _send.
 
     def _admit(self) -> None:
         """Waits where the server has no room."""
@@ -358,7 +358,7 @@ class Recorder(ClosesItself):
             raise ValueError("the recorder is closed")
 
     def _raise(self) -> None:
-        """Raises what is wrong with what was added, if anything is."""
+        """Raises the errors of the outputs that were added."""
         failure, self._failure = self._failure, None
         named, self._malformed = self._malformed, []
         unnamed, self._malformed_unnamed = self._malformed_unnamed, 0
@@ -559,6 +559,6 @@ def _found(fault: Fault, record: TopK, work: List[Work], begins: Sequence[int]) 
 
 
 def _is_down(error: Exception) -> bool:
-    """Whether a server, or the only replica that was asked, gives no answer."""
+    """Returns True if no asked server answers."""
     refused = error.refused if isinstance(error, _errors.AppendError) else [error]
     return all(isinstance(one, (_errors.Error, _errors.Refusal)) and _errors.is_away(one) for one in refused)

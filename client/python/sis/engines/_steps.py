@@ -1,4 +1,4 @@
-"""What tokens are drawn from while PyTorch generates, step by step."""
+"""The distributions that tokens are drawn from while PyTorch generates, step by step."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class SglangAdapter(Adapter):
 
         Args:
             sampling_params: The dictionary that is sent.
-            server_args: Arguments of the engine (`engine.server_args`), or a mapping of those that were changed.
-            original_log_probs: Whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process
-                does, whose environment an sglang.Engine that was made here has.
+            server_args: Arguments of the engine (`engine.server_args`), or a mapping of the changed arguments.
+            original_log_probs: Whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB. None: as in this process;
+                an sglang.Engine inherits its environment.
 
         Raises:
             ValueError: Requests decode greedily or speculatively, or the log-probs are not those of the draw.
@@ -54,8 +54,8 @@ class SglangAdapter(Adapter):
         speculative = _setting(server_args, "speculative_algorithm")
         if speculative is not None:
             raise ValueError(
-                f"speculative_algorithm is {speculative!r}: whether SGLang's log-probs are then those "
-                "of the draw was never found out. Leave it out"
+                f"speculative_algorithm is {speculative!r}: nobody knows whether SGLang's log-probs are then those "
+                "of the draw. Leave it out"
             )
         preferred = _setting(server_args, "preferred_sampling_params") or {}
         if isinstance(preferred, str):

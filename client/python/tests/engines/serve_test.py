@@ -23,7 +23,7 @@ import sis.torch
 
 K, SEED, TEMPERATURE = 20, 1, 0.9
 PROMPT = [270, 443, 285, 264]
-# Of the response whose weights change.
+# The response whose weights change.
 LENGTH = 160
 CLIENT = pathlib.Path(sis.__file__).parents[1]
 

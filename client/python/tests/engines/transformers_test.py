@@ -11,7 +11,7 @@ from sis.engines.transformers import TransformersAdapter
 
 TOP_K, PROMPT, VOCABULARY = 8, 4, 40
 RANDOM = np.random.default_rng(5)
-# Of six rows; a filter has excluded most of the tokens.
+# Six rows; a filter has excluded most of the tokens.
 SCORES = RANDOM.normal(0, 2, (6, 24, VOCABULARY)).astype(np.float32)
 SCORES[RANDOM.random(SCORES.shape) < 0.8] = -np.inf
 DRAWN = (SCORES + RANDOM.gumbel(size=SCORES.shape)).argmax(axis=2)
