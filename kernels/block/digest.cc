@@ -4,8 +4,8 @@
 #include <immintrin.h>
 #endif
 
-#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -23,89 +23,86 @@ uint64_t Mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// The bytes of one position in all sections, concatenated.
-class Position {
+// CRC-32C of words of 8 bytes, the low byte first.
+#ifdef __x86_64__
+#define SIS_TARGET_SSE42 __attribute__((target("sse4.2")))
+class CrcByInstruction {
  public:
-  Position() = default;
-
-  void Gather(const BlockView& block, uint32_t i, size_t slot) {
-    const BlockHeader& header = block.header;
-    const size_t log_prob_bytes = header.fixed() ? sizeof(uint16_t) : sizeof(float);
-    const size_t id_bytes = header.id_bytes, used = block.counts[i];
-    const std::byte* const end = block.bytes.data() + block.bytes.size();
-    size_ = 0;
-    AppendSlots(block.log_probs + slot * log_prob_bytes, used * log_prob_bytes, end);
-    if (header.fixed()) Append(block.multipliers + i, 1);
-    Append(block.ranks + i, 1);
-    Append(block.sampled_log_probs + i, sizeof(float));
-    Append(block.counts + i, 1);
-    Append(block.sampled_ids + i * id_bytes, id_bytes);
-    AppendSlots(block.ids + slot * id_bytes, used * id_bytes, end);
-    std::memset(bytes_.data() + size_, 0, 8);
-  }
-  // Returns the bytes, padded with zeros to a multiple of 8.
-  std::span<const std::byte> bytes() const { return std::span(bytes_).first((size_ + 7) / 8 * 8); }
+  SIS_TARGET_SSE42 void Add(uint64_t word) { state_ = _mm_crc32_u64(state_, word); }
+  uint32_t value() const { return ~static_cast<uint32_t>(state_); }
 
  private:
-  static constexpr size_t kAtOnce = 32;
+  uint64_t state_ = UINT32_MAX;
+};
+#endif
+class CrcByLibrary {
+ public:
+  void Add(uint64_t word) { words_[count_++] = word; }
+  uint32_t value() const { return ExtendCrc32c(0, std::as_bytes(std::span(words_).first(count_))); }
 
-  void Append(const void* from, size_t bytes) {
-    std::memcpy(bytes_.data() + size_, from, bytes);
-    size_ += bytes;
-  }
-  // May copy bytes after `from` + `bytes` too, up to the block's end.
-  void AppendSlots(const std::byte* from, size_t bytes, const std::byte* end) {
-    if (bytes + kAtOnce > static_cast<size_t>(end - from)) return Append(from, bytes);
-    for (size_t i = 0; i < bytes; i += kAtOnce) {
-      std::memcpy(bytes_.data() + size_ + i, from + i, kAtOnce);
-    }
-    size_ += bytes;
-  }
-
-  size_t size_;
-  std::array<std::byte, kMaxBlockSlots * 2 * sizeof(float) + 2 * kAtOnce> bytes_;
+ private:
+  size_t count_ = 0;
+  std::array<uint64_t, kMaxBlockSlots + 4> words_;
 };
 
-#ifdef __x86_64__
-__attribute__((target("sse4.2"))) uint32_t CrcByInstruction(std::span<const std::byte> bytes) {
-  uint64_t state = UINT32_MAX;
-  for (size_t i = 0; i < bytes.size(); i += 8) {
-    uint64_t word;
-    std::memcpy(&word, bytes.data() + i, sizeof word);
-    state = _mm_crc32_u64(state, word);
+// Adds the bytes, and zeros up to a multiple of 8. May read other bytes before `end`.
+template <class Crc>
+[[gnu::always_inline]] inline void AddBytes(const std::byte* from, size_t bytes,
+                                            const std::byte* end, Crc& crc) {
+  uint64_t word;
+  for (; bytes >= sizeof word; from += sizeof word, bytes -= sizeof word) {
+    std::memcpy(&word, from, sizeof word);
+    crc.Add(word);
   }
-  return ~static_cast<uint32_t>(state);
+  if (bytes == 0) return;
+  word = 0;
+  if (end - from >= static_cast<ptrdiff_t>(sizeof word)) {
+    std::memcpy(&word, from, sizeof word);
+    word &= ~uint64_t{0} >> (64 - 8 * bytes);
+  } else {
+    std::memcpy(&word, from, bytes);
+  }
+  crc.Add(word);
 }
-#endif
 
-// Faster than ExtendCrc32c, whose call costs more than a position's few bytes.
-uint32_t Crc(std::span<const std::byte> bytes) {
-#ifdef __x86_64__
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return CrcByInstruction(bytes);
-#endif
-  return ExtendCrc32c(0, bytes);
+template <class Crc>
+[[gnu::always_inline]] inline uint64_t Digest(const BlockView& block, uint32_t first,
+                                              uint32_t count) {
+  const BlockHeader& header = block.header;
+  const size_t log_prob_bytes = header.fixed() ? sizeof(uint16_t) : sizeof(float);
+  const std::byte* const end = block.bytes.data() + block.bytes.size();
+  size_t slot = std::accumulate(block.counts, block.counts + first, size_t{0});
+  uint64_t sum = 0;
+  for (uint32_t i = first; i < first + count; ++i) {
+    const size_t used = block.counts[i];
+    const uint64_t multiplier = header.fixed() ? block.multipliers[i] : 0;
+    Crc crc;
+    AddBytes(block.log_probs + slot * log_prob_bytes, used * log_prob_bytes, end, crc);
+    crc.Add(uint64_t{std::bit_cast<uint32_t>(block.sampled_log_probs[i])} << 32 | used << 16 |
+            uint64_t{block.ranks[i]} << 8 | multiplier);
+    AddBytes(block.sampled_ids + i * header.id_bytes, header.id_bytes, end, crc);
+    AddBytes(block.ids + slot * header.id_bytes, used * header.id_bytes, end, crc);
+    sum += Mix(uint64_t{header.first_position + i} << 32 | crc.value());
+    slot += used;
+  }
+  return sum;
 }
+
+#ifdef __x86_64__
+SIS_TARGET_SSE42 uint64_t DigestByInstruction(const BlockView& block, uint32_t first,
+                                              uint32_t count) {
+  return Digest<CrcByInstruction>(block, first, count);
+}
+#endif
 
 }  // namespace
 
 uint64_t DigestOf(const BlockView& block, uint32_t first, uint32_t count) {
-  size_t slot = std::accumulate(block.counts, block.counts + first, size_t{0});
-  uint64_t sum = 0;
-  // A processor stalls when it reads bytes in one piece right after it wrote them in several. So
-  // eight positions are written before they are read.
-  std::array<Position, 8> some;
-  for (uint32_t begin = first; begin < first + count; begin += some.size()) {
-    const uint32_t n = std::min<uint32_t>(some.size(), first + count - begin);
-    for (uint32_t i = 0; i < n; ++i) {
-      some[i].Gather(block, begin + i, slot);
-      slot += block.counts[begin + i];
-    }
-    for (uint32_t i = 0; i < n; ++i) {
-      sum += Mix(uint64_t{block.header.first_position + begin + i} << 32 | Crc(some[i].bytes()));
-    }
-  }
-  return sum;
+#ifdef __x86_64__
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
+  if (has_instruction) return DigestByInstruction(block, first, count);
+#endif
+  return Digest<CrcByLibrary>(block, first, count);
 }
 
 }  // namespace sis

@@ -181,12 +181,13 @@ def digest(block: Block) -> int:
     keys = []
     for i, (end, count) in enumerate(zip(ends, block.counts)):
         used = slice(end - count, end)
-        data = block.log_probs[used].tobytes()
-        if block.multipliers is not None:
-            data += block.multipliers[i].tobytes()
-        data += block.ranks[i].tobytes() + block.sampled_log_probs[i].tobytes() + block.counts[i].tobytes()
-        data += _bytes_of_ids(block.sampled_ids[i : i + 1], block.id_bytes)
-        data += _bytes_of_ids(block.ids[used], block.id_bytes)
-        data += bytes(-len(data) % 8)
+        multiplier = 0 if block.multipliers is None else int(block.multipliers[i])
+        parts = [
+            block.log_probs[used].tobytes(),
+            bytes([multiplier, block.ranks[i], count, 0]) + block.sampled_log_probs[i].tobytes(),
+            _bytes_of_ids(block.sampled_ids[i : i + 1], block.id_bytes),
+            _bytes_of_ids(block.ids[used], block.id_bytes),
+        ]
+        data = b"".join(part + bytes(-len(part) % 8) for part in parts)
         keys.append((block.first_position + i) << 32 | numerics.crc32c(data))
     return int(numerics.mix(np.array(keys, np.uint64)).sum(dtype=np.uint64))
