@@ -12,10 +12,11 @@
     records = client.fetch_top_k(run, names, keep_seconds=600)
     log_probs, sampled_log_probs = sis.gather(records, log_softmax)
     found = client.evaluate(run, records, draw=step, log_probs=log_probs, sampled_log_probs=sampled_log_probs)
+    # NaN at missing positions, ~records.present: keep the trainer's own log-probs there.
     old_log_probs = np.where(found.accepted, sampled_log_probs, records.sampled_log_probs)
     client.release(run, names)
 
-Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. Logs: sis.tracking. Files: sis.export.
+Calls: help(sis.Client). Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. Logs: sis.tracking. Files: sis.export.
 """
 
 import importlib

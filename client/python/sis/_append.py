@@ -91,7 +91,7 @@ class AppendStream(ClosesItself):
             top_k_ids: int [T, K], as docs/numerics.md, section 2, defines the set; sis.canonical makes it of an
                 engine's columns.
             top_k_log_probs: float32 [T, K], nats.
-            attempt: Number of the attempt.
+            attempt: Number of the attempt, from 0.
 
         Raises:
             ValueError: A shape or type is wrong, or a record is not valid.
@@ -121,7 +121,7 @@ class AppendStream(ClosesItself):
             first_position: The first position.
             length: Number of positions, at least 1.
             reason: Why they are MISSING.
-            attempt: Number of the attempt.
+            attempt: Number of the attempt, from 0.
         """
         self._put(Gap(sequence, first_position, length, reason, attempt))
 
@@ -133,7 +133,7 @@ class AppendStream(ClosesItself):
         Args:
             sequence: Id of the sequence.
             length: Length of the sequence, in positions.
-            attempt: Number of the attempt.
+            attempt: Number of the attempt, from 0.
             annotation: What the sequence is about.
         """
         self._put(Seal(sequence, length, attempt, annotation))
@@ -148,15 +148,15 @@ class AppendStream(ClosesItself):
             ValueError: An entry is wrong; the message names it. Entries before it may have been sent, others not.
         """
         for group in checked_entries.in_groups(entries, self._config):
-            self.put(group, at_once=False)
-        self.put([], at_once=True)
+            self._put_checked(group, at_once=False)
+        self._put_checked([], at_once=True)
 
     def _put(self, entry: AppendEntry) -> None:
-        self.put(checked_entries.checked([entry], self._config), at_once=False)
+        self._put_checked(checked_entries.checked([entry], self._config), at_once=False)
 
     @abc.abstractmethod
-    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
-        """Sends checked entries. For this package.
+    def _put_checked(self, entries: Sequence[Entry], at_once: bool) -> None:
+        """Sends checked entries.
 
         Args:
             entries: The entries.
@@ -177,11 +177,11 @@ class AppendStream(ClosesItself):
             sis.Error: The stream failed.
         """
         with _spans.client_span("flush"):
-            return self.flush_untraced()
+            return self._flush()
 
     @abc.abstractmethod
-    def flush_untraced(self) -> Dict[SequenceRef, int]:
-        """Does the same as `flush`, without a span. For this package.
+    def _flush(self) -> Dict[SequenceRef, int]:
+        """Does the same as `flush`, without a span.
 
         Returns:
             The committed lengths.

@@ -341,7 +341,8 @@ class Client:
 
         Args:
             run: The run.
-            slices: Ranges of positions. A sequence stands for all of its committed positions.
+            slices: Ranges of positions. A sequence stands for all of its committed positions; more may come
+                until it is sealed.
             log_probs: Whether to fetch the log-probs of the sets too, a third of the bytes. sis.reduce needs them,
                 sis.gather does not.
             keep_seconds: Seconds that the server keeps the sequences at least, from now and from each evaluate of these
@@ -387,7 +388,7 @@ class Client:
             run: The run.
             records: Result of fetch_top_k, or its `select`; they are kept for its keep_seconds again. A list of
                 slices will do if each has a length and, with `log_probs`, no set has unused slots.
-            draw: The optimiser step. The same draw decides equally, other draws independently.
+            draw: The optimiser step. The same draw gives the same decisions; other draws decide independently.
             sampled_log_probs: float32 [N], nats, of records.sampled_ids. NaN is accepted at missing positions without
                 options.own_log_probs.
             log_probs: float32 [N, K], nats, at records.ids, from the same computation as `sampled_log_probs`; values
@@ -468,8 +469,8 @@ def append_many(
     with _spans.client_span("append_many", run=run.id, entries=len(made)):
         stream = client._service.append(Source(run, sampling, worker, retry_timeout))
         try:
-            stream.put(made, at_once=True)
-            return stream.flush_untraced()
+            stream._put_checked(made, at_once=True)
+            return stream._flush()
         finally:
             stream.abandon()
 

@@ -20,7 +20,7 @@ class Block(NamedTuple):
         sampled_log_probs: float32 [T], nats.
         top_k_ids: int [T, K], most probable first; -1 in unused slots.
         top_k_log_probs: float32 [T, K], nats; -inf in unused slots.
-        attempt: Number of the attempt.
+        attempt: Number of the attempt, from 0.
     """
 
     sequence: str
@@ -41,7 +41,7 @@ class Gap(NamedTuple):
         first_position: First position without a usable log-prob.
         length: Number of positions.
         reason: Why they have no usable log-prob.
-        attempt: Number of the attempt.
+        attempt: Number of the attempt, from 0.
     """
 
     sequence: str
@@ -75,7 +75,7 @@ class Seal(NamedTuple):
     Attributes:
         sequence: Id of the sequence.
         length: Length of the sequence, in positions.
-        attempt: Number of the attempt.
+        attempt: Number of the attempt, from 0.
         annotation: What the sequence is about.
     """
 

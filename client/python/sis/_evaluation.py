@@ -53,8 +53,8 @@ class Totals(Scored):
         missing: Positions without a record.
         envelope_violations: Scored positions whose log importance ratio exceeds the log-envelope although the token is
             in V_k.
-        d: Sum of D, nats.
-        d_sis: Sum of D_SIS, nats.
+        d: Sum of D = |log p(y) - log q(y)|, nats.
+        d_sis: Sum of D_SIS, nats: D of positions that are not accepted.
         log_envelope: Sum of the log-envelopes, nats.
         residual_mass: Sum of the residual masses.
         acceptance_probability: Sum of the acceptance probabilities a; 0 outside V_k.

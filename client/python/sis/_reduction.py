@@ -40,9 +40,11 @@ def gather(records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[A
     if sampled_ids is not None:
         own = _arrays.int32("sampled_ids", sampled_ids, (len(records),))
         tokens = np.where(tokens < 0, own, tokens)
-        if (tokens >= shape[1]).any():
-            row = int(np.argmax(tokens >= shape[1]))
-            raise ValueError(f"sampled_ids, position {row}: {tokens[row]} is not below {shape[1]}")
+    for name, given in (("sampled_ids", tokens), ("records.ids", ids)):
+        outside = given >= shape[1]
+        if outside.any():
+            row = np.argwhere(outside)[0][0]
+            raise ValueError(f"{name}, row {row}: {given[outside][0]} is not in [0, {shape[1]})")
     if _arrays.is_tensor(log_softmax):
         import torch
 

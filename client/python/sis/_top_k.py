@@ -100,11 +100,10 @@ def canonical(
         top_k: K.
         sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own, next to its C -
             1 most probable tokens (vLLM: "first"), or "any" if that column must be searched (as TRL sorts vLLM's). That
-            column does not count as one of the most probable: whether a token is in V_K must not depend on its having
-                been
-            sampled. A sampled token that the other columns do not repeat belongs to V_K only if they leave a place
-            empty, as when the engine lists every token once; then it takes that place. None: all C columns are the most
-            probable tokens.
+            column does not count as one of the most probable: whether a token is in V_K must not depend on the draw. A
+            sampled token that the other columns do not repeat belongs to V_K only if they leave a place empty, as when
+            the engine lists every token once; then it takes that place. None: all C columns are the most probable
+            tokens.
 
     Returns:
         The records.

@@ -127,7 +127,7 @@ class ReductionTest(unittest.TestCase):
                 own[-1] = -1
                 self.assertTrue(np.isnan(gather(own)[-1]))
                 own[-1] = 20
-                with self.assertRaisesRegex(ValueError, "sampled_ids, position 59: 20 is not below 20"):
+                with self.assertRaisesRegex(ValueError, r"sampled_ids, row 59: 20 is not in \[0, 20\)"):
                     gather(own)
                 with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[59\], must be \[60\]"):
                     gather(own[:-1])
@@ -135,6 +135,8 @@ class ReductionTest(unittest.TestCase):
     def test_shapes_are_checked(self):
         with self.assertRaisesRegex(ValueError, r"log_softmax has shape \[59, 20\], must be \[60, vocabulary\]"):
             sis.gather(self.records, self.log_softmax[:-1])
+        with self.assertRaisesRegex(ValueError, r"row \d+: 1\d is not in \[0, 10\)"):
+            sis.gather(self.records, self.log_softmax[:, :10])
         with self.assertRaisesRegex(ValueError, r"log_probs has shape \[60, 7\], must be \[60, 8\]"):
             sis.reduce(self.records, np.zeros((60, 7), np.float32))
         with self.assertRaisesRegex(ValueError, r"top_k is 9, must be in \[0, 8\]"):

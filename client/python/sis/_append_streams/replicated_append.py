@@ -44,7 +44,7 @@ class _Lane:
                 return
         began = time.monotonic()
         try:
-            stream.put(entries, at_once)
+            stream._put_checked(entries, at_once)
         except _errors.Error as error:
             self._broken(stream, error, began, entries)
 
@@ -57,7 +57,7 @@ class _Lane:
         if stream is not None:
             began = time.monotonic()
             try:
-                committed = stream.flush_untraced()
+                committed = stream._flush()
             except _errors.AppendError as error:
                 refused += error.refused
             except _errors.Error as error:
@@ -111,7 +111,7 @@ class ReplicatedAppendStream(AppendStream):
         # True once a stream was opened, for an entry or to check the header.
         self._opened = False
 
-    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
+    def _put_checked(self, entries: Sequence[Entry], at_once: bool) -> None:
         self._owner.check("append stream")
         if self._closed:
             raise ValueError("the append stream is closed")
@@ -126,7 +126,7 @@ class ReplicatedAppendStream(AppendStream):
         for call in calls:
             call.result()
 
-    def flush_untraced(self) -> Dict[SequenceRef, int]:
+    def _flush(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
         if not self._opened:
             # Otherwise no server would check the header.

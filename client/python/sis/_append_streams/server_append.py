@@ -80,7 +80,7 @@ class ServerAppendStream(AppendStream):
         self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
         self._reader.start()
 
-    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
+    def _put_checked(self, entries: Sequence[Entry], at_once: bool) -> None:
         self._owner.check("append stream")
         with self._changed:
             self._check()
@@ -89,7 +89,7 @@ class ServerAppendStream(AppendStream):
             if at_once or self._pending_bytes >= BATCH_BYTES or len(self._pending) >= BATCH_ENTRIES:
                 self._send_pending()
 
-    def flush_untraced(self) -> Dict[SequenceRef, int]:
+    def _flush(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
         with self._changed:
             self._drain()
