@@ -15,8 +15,10 @@ from sis.v1 import ratio_service_pb2 as pb
 from sis._wire import fields
 
 
-# Slots of the blocks that are packed together, about 1 MB of packed bytes where sets are not cut.
+# Slots of the blocks that are packed together, about 1 MB of packed bytes.
 _GROUP_SLOTS = 1 << 18
+# A set that is cut counts as so many slots.
+_CUT_SLOTS = 10
 
 
 class Entry:
@@ -77,6 +79,7 @@ def in_groups(entries: Iterable[AppendEntry], config: RunConfig) -> Iterator[Lis
     numbers: List[int] = []
     names: Dict[int, SequenceRef] = {}
     slots = 0
+    slots_of_set = min(config.top_k, _CUT_SLOTS) if 0 < config.mass < 1 else config.top_k
     begin = number = 0
     for number, entry in enumerate(listed):
         try:
@@ -86,7 +89,7 @@ def in_groups(entries: Iterable[AppendEntry], config: RunConfig) -> Iterator[Lis
                 own = _records(entry, config)
                 records += own
                 numbers += [number - begin] * len(own)
-                slots += sum(each.ids.size for each in own)
+                slots += sum(len(each.ids) for each in own) * slots_of_set
             elif type(entry) is Gap:
                 made[-1].append(_checked_gap(entry))
             elif type(entry) is Seal:
