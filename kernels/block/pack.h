@@ -23,7 +23,7 @@ struct PackOptions {
 };
 
 // Returns a block of up to kMaxBlockPositions records. Returns InvalidArgument, naming field,
-// position and value, for the first invalid record.
+// position and value, for the first record that ValidateRecords refuses.
 absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
                                                  const PackOptions& options);
 

@@ -1,5 +1,5 @@
-// Checks of records (docs/numerics.md, section 2) that their block no longer allows, because its
-// numbers are narrower. CheckBlock makes the others: that no id stands twice, and the mass.
+// Finds faults of records (docs/numerics.md, section 2) that their block would hide. CheckBlock
+// finds the others: an id that stands twice, and a mass above 1 + 1/64.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
                              uint32_t first_position, double mass, std::span<uint8_t> counts,
                              std::span<uint8_t> ranks);
 
-// ValidateRecords does this only to say what is wrong.
+// Makes the same checks slot by slot. ValidateRecords needs it to say what is wrong.
 absl::Status ValidateRecordsOneByOne(const RecordView& records, int slots, int32_t vocabulary_size,
                                      uint32_t first_position, double mass,
                                      std::span<uint8_t> counts, std::span<uint8_t> ranks);
 
-// Makes the same checks on vectors. Returns true if all records are valid; otherwise counts and
+// Makes the same checks by vectors. Returns true if all records are valid; otherwise counts and
 // ranks are undefined.
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
                                 double mass, std::span<uint8_t> counts, std::span<uint8_t> ranks);

@@ -16,7 +16,8 @@
     old_log_probs = np.where(found.accepted, sampled_log_probs, records.sampled_log_probs)
     client.release(run, names)
 
-Calls: help(sis.Client). Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. Logs: sis.tracking. Files: sis.export.
+Calls: help(sis.Client). Trainers: sis.integrations. PyTorch: sis.torch, sis.recomputed. Logs: sis.tracking.
+Files: sis.export.
 """
 
 import importlib

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Optional, TypeVar
 
-# Seconds that a fork waits after a call. Before a fork gRPC 1.51 waits for one of its
-# threads. If that thread still cleans up after a call, it waits for the fork, and both wait for ever.
+# Seconds that a fork waits after a call. Before a fork gRPC 1.51 waits for one of its threads. If that thread still
+# cleans up after a call, it waits for the fork, and both wait for ever.
 _REST_SECONDS = 0.1
 
 _last_call = 0.0

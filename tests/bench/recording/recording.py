@@ -6,8 +6,8 @@
 The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn, in
 one process: without log-probs; with log-probs of 20 and 100 tokens, as dictionaries, as FlatLogprobs and as
 arrays; and with a recorder that sends the log-probs of 20 tokens to a server on this machine. The engine returns whole
-outputs, as it does to TRL and verl. Two layers (`--layers 2`) make this processor generate as many tokens a second
-as a GPU does.
+outputs, as it does to TRL and verl. A small model (`--layers 2`) and more `--requests`
+come closer to the tokens a second of a GPU.
 
 Prints medians over repetitions for each way, with minimum and maximum: tokens per second; the ratio to the
 way without log-probs in the same repetition; and, where recorded, microseconds of processor time per token, of

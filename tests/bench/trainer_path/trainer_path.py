@@ -16,8 +16,8 @@ Prints for each way medians of nanoseconds per token by the clock, with minimum 
 Ray's object store in the same repetition; the trainer's part alone, because a worker hands over while others
 still generate; and the processor time of the worker, the server, the trainer, and of all processes, which
 includes Ray's. Also prints the bytes per token held in between, which are the service's charge or else the
-arrays, and the accept rate. The service validates, rounds to one side, draws reproducibly and counts as well,
-which the others do not.
+arrays, and the accept rate. An empty call of the worker is a part of all ways. The service validates, rounds to
+one side, draws reproducibly and counts as well, which the others do not.
 """
 
 import argparse
@@ -83,6 +83,14 @@ def once(way, names, tokens, ids):
     return Batched(*(1e9 * part / tokens for part in seconds), held / tokens, accept_rate)
 
 
+def empty_call(worker, tokens):
+    """Nanoseconds per token of Ray's call of the worker, without work."""
+    time.sleep(0.05)
+    began = time.perf_counter()
+    ray.get(worker.process_id.remote())
+    return 1e9 * (time.perf_counter() - began) / tokens
+
+
 def spread(values, digits=0):
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
@@ -115,10 +123,12 @@ def measure(slots, sequences, length, repetitions):
             once(way, names("first"), tokens, ids)
         others = {process.pid for process in psutil.Process().children(recursive=True)}
         ids += others - set(ids)
+        calls = [empty_call(worker, tokens) for _ in range(repetitions)]
         measured = [[] for _ in ways]
         for repetition in range(repetitions):
             for way, results in zip(ways, measured):
                 results.append(once(way, names(repetition), tokens, ids))
+    yield f"| {slots} | an empty call of the worker | {spread(calls)} |" + " |" * 8
     for way, results in zip(ways, measured):
         batched = Batched(*zip(*results))
         ratios = [own / rays.clock for own, rays in zip(batched.clock, measured[0])]
