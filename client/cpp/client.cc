@@ -91,10 +91,24 @@ AppendStream::~AppendStream() {
   Close().IgnoreError();
 }
 
-void AppendStream::AddBlock(const v1::SequenceRef& sequence, std::span<const std::byte> block) {
-  v1::AppendEntry& entry = *request_.mutable_batch()->add_entries();
+absl::Status AppendStream::AddBlock(const v1::SequenceRef& sequence, const RecordView& records,
+                                    const PackOptions& options) {
+  auto& entries = *request_.mutable_batch()->mutable_entries();
+  v1::AppendEntry& entry = *entries.Add();
+  std::string& block = *entry.mutable_block();
+  size_t size = 0;
+  absl::Status packed = PackBlock(records, options, [&](size_t bytes) {
+    size = bytes;
+    block.resize(bytes + kBlockSlack);
+    return reinterpret_cast<std::byte*>(block.data());
+  });
+  if (!packed.ok()) {
+    entries.RemoveLast();
+    return packed;
+  }
+  block.resize(size);
   *entry.mutable_sequence() = sequence;
-  entry.set_block(block.data(), block.size());
+  return packed;
 }
 
 void AppendStream::AddGap(const v1::SequenceRef& sequence, const v1::Gap& gap) {
@@ -159,7 +173,9 @@ absl::Status AppendStream::Flush() {
         refused.Update(why);
       }
     }
-    request_.mutable_batch()->Swap(&again);
+    // Without entries to resend, the batch keeps its memory for the next.
+    request_.mutable_batch()->clear_entries();
+    if (again.entries_size() > 0) request_.mutable_batch()->Swap(&again);
     if (delay == 0) break;
     if (absl::Now() + absl::Seconds(delay) >= deadline) break;
     absl::SleepFor(absl::Seconds(delay));

@@ -7,9 +7,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "kernels/block/pack.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
@@ -74,9 +73,10 @@ class AppendStream {
   // Ends the stream without waiting. Entries that were added since the last Flush are not stored.
   ~AppendStream();
 
-  // Adds an entry to the next batch, without sending it. `block` comes from PackBlock
-  // (kernels/block/pack.h). A batch may hold 65,536 entries and --max_message_bytes.
-  void AddBlock(const v1::SequenceRef& sequence, std::span<const std::byte> block);
+  // Add an entry to the next batch, without sending it. A batch may hold 65,536 entries and
+  // --max_message_bytes. AddBlock returns PackBlock's errors, and then adds nothing.
+  absl::Status AddBlock(const v1::SequenceRef& sequence, const RecordView& records,
+                        const PackOptions& options);
   void AddGap(const v1::SequenceRef& sequence, const v1::Gap& gap);
   void AddSeal(const v1::SequenceRef& sequence, const v1::Seal& seal);
 

@@ -12,22 +12,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/block/pack.h"
 #include "server/testing/server_process.h"
 
 namespace sis {
 namespace {
 
-constexpr uint32_t kVocabulary = 100;
+constexpr int32_t kVocabulary = 100;
 constexpr uint32_t kPositions = 4;
 
-std::vector<std::byte> Block(uint32_t first_position, int32_t sampled_id) {
-  const std::vector<int32_t> ids(kPositions, sampled_id);
-  const std::vector<float> log_probs(kPositions, -0.5F);
-  return *PackBlock({ids, log_probs, ids, log_probs}, {.encoding = BlockEncoding::kFloat32,
-                                                       .slots = 1,
-                                                       .vocabulary_size = kVocabulary,
-                                                       .first_position = first_position});
+// A block of equal records.
+struct Records {
+  explicit Records(int32_t sampled_id) : ids(kPositions, sampled_id) {}
+  RecordView view() const { return {ids, log_probs, ids, log_probs}; }
+
+  const std::vector<int32_t> ids;
+  const std::vector<float> log_probs = std::vector<float>(kPositions, -0.5F);
+};
+constexpr PackOptions kOptions = {
+    .encoding = BlockEncoding::kFloat32, .slots = 1, .vocabulary_size = kVocabulary};
+
+void Add(AppendStream& stream, const v1::SequenceRef& sequence, int32_t sampled_id) {
+  const absl::Status added = stream.AddBlock(sequence, Records(sampled_id).view(), kOptions);
+  EXPECT_TRUE(added.ok()) << added;
 }
 
 v1::SequenceRef Sequence(const std::string& id) {
@@ -84,8 +90,8 @@ class ClientTest : public ::testing::Test {
 
 TEST_F(ClientTest, FlushedRecordsAreFetchedUnchanged) {
   const auto stream = client_.OpenAppend(Header());
-  const std::vector<std::byte> block = Block(0, 7);
-  stream->AddBlock(Sequence("a"), block);
+  const std::vector<std::byte> block = *PackBlock(Records(7).view(), kOptions);
+  Add(*stream, Sequence("a"), 7);
   stream->AddSeal(Sequence("a"), SealAt(kPositions));
   ASSERT_TRUE(stream->Flush().ok());
   v1::Gap gap;
@@ -103,11 +109,21 @@ TEST_F(ClientTest, FlushedRecordsAreFetchedUnchanged) {
             std::string(reinterpret_cast<const char*>(block.data()), block.size()));
 }
 
+TEST_F(ClientTest, AnInvalidRecordIsNotAdded) {
+  const auto stream = client_.OpenAppend(Header());
+  const absl::Status added =
+      stream->AddBlock(Sequence("a"), Records(kVocabulary).view(), kOptions);
+  EXPECT_EQ(added.code(), absl::StatusCode::kInvalidArgument) << added;
+  Add(*stream, Sequence("b"), 9);
+  EXPECT_TRUE(stream->Flush().ok());
+  EXPECT_EQ(Fetch({"a"})[0].blocks_size(), 0);
+}
+
 TEST_F(ClientTest, ARefusedEntryIsNamedAndTheOthersAreStored) {
   const auto stream = client_.OpenAppend(Header());
-  stream->AddBlock(Sequence("a"), Block(0, 7));
-  stream->AddBlock(Sequence("a"), Block(0, 8));  // another value there
-  stream->AddBlock(Sequence("b"), Block(0, 9));
+  Add(*stream, Sequence("a"), 7);
+  Add(*stream, Sequence("a"), 8);  // another value there
+  Add(*stream, Sequence("b"), 9);
   const absl::Status status = stream->Flush();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
   EXPECT_NE(status.message().find("'a'"), absl::string_view::npos) << status;
@@ -117,7 +133,7 @@ TEST_F(ClientTest, ARefusedEntryIsNamedAndTheOthersAreStored) {
 
 TEST_F(ClientTest, AStreamThatTheServerEndsSaysWhy) {
   const auto stream = client_.OpenAppend(Header("unknown"));
-  stream->AddBlock(Sequence("a"), Block(0, 7));
+  Add(*stream, Sequence("a"), 7);
   EXPECT_EQ(stream->Flush().code(), absl::StatusCode::kNotFound);
   CreateRun("unknown");
   EXPECT_TRUE(stream->Flush().ok()) << "what had no answer is sent again";
@@ -136,7 +152,7 @@ TEST_F(ClientTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
   while (status.ok()) {
     stored.push_back(Sequence(absl::StrCat("s", stored.size())));
     ASSERT_LT(stored.size(), 10'000);
-    stream->AddBlock(stored.back(), Block(0, 7));
+    Add(*stream, stored.back(), 7);
     status = stream->Flush();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "client/cpp/client.h"
-#include "kernels/block/pack.h"
 
 namespace {
 
@@ -34,10 +33,6 @@ absl::Status Record(const std::string& address) {
   const std::vector<int32_t> ids = {11, 42, 7, 9, 3, -1};
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   const std::vector<float> log_probs = {-0.5F, -1.5F, -2.0F, -0.125F, -3.0F, kNone};
-  const auto block = sis::PackBlock(
-      {sampled_ids, sampled_log_probs, ids, log_probs},
-      {.slots = kTopK, .vocabulary_size = kVocabulary, .first_position = 0, .policy_version = 0});
-  if (!block.ok()) return block.status();
 
   v1::AppendHeader header;
   header.mutable_run()->set_run_id("example");
@@ -48,7 +43,10 @@ absl::Status Record(const std::string& address) {
   const auto stream = client.OpenAppend(header);
   v1::SequenceRef sequence;
   sequence.set_id("response-0");
-  stream->AddBlock(sequence, *block);
+  const absl::Status added = stream->AddBlock(
+      sequence, {sampled_ids, sampled_log_probs, ids, log_probs},
+      {.slots = kTopK, .vocabulary_size = kVocabulary, .first_position = 0, .policy_version = 0});
+  if (!added.ok()) return added;
   v1::Seal seal;
   seal.set_length(2);
   stream->AddSeal(sequence, seal);

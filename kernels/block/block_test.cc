@@ -62,13 +62,16 @@ TEST(BlockTest, MergedIsPackedAtOnceAndChecked) {
         const Bytes whole = example.Pack(0, 40);
         const auto checked = CheckBlock(whole);
         ASSERT_TRUE(checked.ok()) << checked.status();
-        for (const size_t cut : {1, 16, 39}) {
-          const Bytes first = example.Pack(0, cut), second = example.Pack(cut, 40 - cut);
-          const auto merged = MergeBlocks(Open(first), Open(second));
-          ASSERT_TRUE(merged.ok()) << merged.status();
-          ASSERT_EQ(*merged, whole);
-          EXPECT_EQ(MergeBlocks(Open(second), Open(first)).status().code(),
-                    absl::StatusCode::kInvalidArgument);
+        for (const size_t cut : {1, 16, 38}) {
+          const Bytes first = example.Pack(0, cut), second = example.Pack(cut, 39 - cut),
+                      third = example.Pack(39, 1);
+          BlockView parts[] = {Open(first), Open(second), Open(third)};
+          Bytes merged;
+          const auto allocate = [&](size_t bytes) { return (merged = Bytes(bytes)).data(); };
+          ASSERT_TRUE(MergeBlocks(parts, allocate).ok());
+          ASSERT_EQ(merged, whole);
+          std::swap(parts[1], parts[2]);
+          EXPECT_EQ(MergeBlocks(parts, allocate).code(), absl::StatusCode::kInvalidArgument);
         }
       }
     }

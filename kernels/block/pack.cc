@@ -18,8 +18,8 @@ namespace {
 // Writes the sections of a block one after the other.
 class Writer {
  public:
-  // `block` has space for `bytes` and kBlockSlack more, because WriteCodes and WriteIds write
-  // beyond their sections.
+  // `block` has space for `bytes`. WriteCodes and WriteIds write beyond their sections, for which it
+  // needs kBlockSlack more.
   Writer(const BlockHeader& header, std::byte* block, size_t bytes) : block_(block, bytes) {
     Append(&header, sizeof header);
   }
@@ -46,17 +46,6 @@ class Writer {
   const std::span<std::byte> block_;
   size_t size_ = 0;
 };
-
-// Returns the block of `bytes` whose sections `write` appends to a Writer.
-template <class Write>
-std::vector<std::byte> Written(const BlockHeader& header, size_t bytes, const Write& write) {
-  std::vector<std::byte> block(bytes + kBlockSlack);
-  Writer writer(header, block.data(), bytes);
-  write(writer);
-  writer.Seal();
-  block.resize(bytes);
-  return block;
-}
 
 BlockHeader HeaderOf(const PackOptions& options, size_t positions) {
   BlockHeader header = {};
@@ -147,43 +136,48 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
   return block;
 }
 
-absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& a, const BlockView& b) {
-  BlockHeader header = a.header;
-  const BlockHeader& next = b.header;
-  if (header.encoding != next.encoding || header.id_bytes != next.id_bytes ||
-      header.slots != next.slots || header.vocabulary_size != next.vocabulary_size ||
-      header.policy_version != next.policy_version) {
-    return absl::InvalidArgumentError("blocks of different headers can't be merged");
+absl::Status MergeBlocks(std::span<const BlockView> blocks,
+                         absl::FunctionRef<std::byte*(size_t)> allocate) {
+  BlockHeader header = blocks[0].header;
+  for (const BlockView& block : blocks.subspan(1)) {
+    const BlockHeader& next = block.header;
+    if (header.encoding != next.encoding || header.id_bytes != next.id_bytes ||
+        header.slots != next.slots || header.vocabulary_size != next.vocabulary_size ||
+        header.policy_version != next.policy_version) {
+      return absl::InvalidArgumentError("blocks of different headers can't be merged");
+    }
+    if (uint64_t{header.first_position} + header.positions != next.first_position) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a block from position ", next.first_position, " does not follow ", header.positions,
+          " positions from ", header.first_position));
+    }
+    header.positions += next.positions;
+    header.used_slots += next.used_slots;
+    const size_t bytes = BlockLayout(header).end;
+    if (header.positions > kMaxBlockPositions || bytes > kMaxBlockBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("a merged block would have ", header.positions,
+                                                     " positions and ", bytes,
+                                                     " bytes, above 4096 or 1 MiB"));
+    }
   }
-  if (uint64_t{header.first_position} + header.positions != next.first_position) {
-    return absl::InvalidArgumentError(absl::StrCat("a block from position ", next.first_position,
-                                                   " does not follow ", header.positions,
-                                                   " positions from ", header.first_position));
-  }
-  header.positions += next.positions;
-  header.used_slots += next.used_slots;
   const BlockLayout at(header);
-  if (header.positions > kMaxBlockPositions || at.end > kMaxBlockBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a merged block would have ", header.positions,
-                                                   " positions and ", at.end,
-                                                   " bytes, above 4096 or 1 MiB"));
-  }
-  const BlockLayout at_a(a.header), at_b(b.header);
-  return Written(header, at.end, [&](Writer& writer) {
-    const auto join = [&](size_t BlockLayout::*begin, size_t BlockLayout::*end) {
-      writer.FillTo(at.*begin);
-      for (const auto& [view, layout] : {std::pair(&a, &at_a), std::pair(&b, &at_b)}) {
-        writer.Append(view->bytes.data() + layout->*begin, layout->*end - layout->*begin);
-      }
-    };
-    join(&BlockLayout::log_probs, &BlockLayout::multipliers);
-    join(&BlockLayout::multipliers, &BlockLayout::ranks);
-    join(&BlockLayout::ranks, &BlockLayout::ranks_end);
-    join(&BlockLayout::sampled_log_probs, &BlockLayout::counts);
-    join(&BlockLayout::counts, &BlockLayout::sampled_ids);
-    join(&BlockLayout::sampled_ids, &BlockLayout::ids);
-    join(&BlockLayout::ids, &BlockLayout::ids_end);
-  });
+  Writer writer(header, allocate(at.end), at.end);
+  const auto join = [&](size_t BlockLayout::*begin, size_t BlockLayout::*end) {
+    writer.FillTo(at.*begin);
+    for (const BlockView& block : blocks) {
+      const BlockLayout own(block.header);
+      writer.Append(block.bytes.data() + own.*begin, own.*end - own.*begin);
+    }
+  };
+  join(&BlockLayout::log_probs, &BlockLayout::multipliers);
+  join(&BlockLayout::multipliers, &BlockLayout::ranks);
+  join(&BlockLayout::ranks, &BlockLayout::ranks_end);
+  join(&BlockLayout::sampled_log_probs, &BlockLayout::counts);
+  join(&BlockLayout::counts, &BlockLayout::sampled_ids);
+  join(&BlockLayout::sampled_ids, &BlockLayout::ids);
+  join(&BlockLayout::ids, &BlockLayout::ids_end);
+  writer.Seal();
+  return absl::OkStatus();
 }
 
 std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32_t count) {
@@ -194,20 +188,22 @@ std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32
   header.used_slots = static_cast<uint32_t>(range.used_slots);
   const size_t slots_before = std::accumulate(block.counts, block.counts + first, size_t{0});
   const BlockLayout from(block.header), to(header);
-  return Written(header, to.end, [&](Writer& writer) {
-    const auto cut = [&](size_t BlockLayout::*section, size_t begin, size_t size, size_t width) {
-      writer.FillTo(to.*section);
-      writer.Append(block.bytes.data() + from.*section + begin * width, size * width);
-    };
-    cut(&BlockLayout::log_probs, slots_before, header.used_slots,
-        header.fixed() ? sizeof(uint16_t) : sizeof(float));
-    if (header.fixed()) cut(&BlockLayout::multipliers, first, count, 1);
-    cut(&BlockLayout::ranks, first, count, 1);
-    cut(&BlockLayout::sampled_log_probs, first, count, sizeof(float));
-    cut(&BlockLayout::counts, first, count, 1);
-    cut(&BlockLayout::sampled_ids, first, count, header.id_bytes);
-    cut(&BlockLayout::ids, slots_before, header.used_slots, header.id_bytes);
-  });
+  std::vector<std::byte> slice(to.end);
+  Writer writer(header, slice.data(), to.end);
+  const auto cut = [&](size_t BlockLayout::*section, size_t begin, size_t size, size_t width) {
+    writer.FillTo(to.*section);
+    writer.Append(block.bytes.data() + from.*section + begin * width, size * width);
+  };
+  cut(&BlockLayout::log_probs, slots_before, header.used_slots,
+      header.fixed() ? sizeof(uint16_t) : sizeof(float));
+  if (header.fixed()) cut(&BlockLayout::multipliers, first, count, 1);
+  cut(&BlockLayout::ranks, first, count, 1);
+  cut(&BlockLayout::sampled_log_probs, first, count, sizeof(float));
+  cut(&BlockLayout::counts, first, count, 1);
+  cut(&BlockLayout::sampled_ids, first, count, header.id_bytes);
+  cut(&BlockLayout::ids, slots_before, header.used_slots, header.id_bytes);
+  writer.Seal();
+  return slice;
 }
 
 }  // namespace sis

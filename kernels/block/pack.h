@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -32,8 +33,10 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
 absl::Status PackBlock(const RecordView& records, const PackOptions& options,
                        absl::FunctionRef<std::byte*(size_t)> allocate);
 
-// Returns one block of both, whose positions must follow each other; otherwise InvalidArgument.
-absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& first, const BlockView& second);
+// Writes one block of all (at least one) to memory from `allocate`, which gets its size in bytes.
+// Returns InvalidArgument if their positions do not follow each other.
+absl::Status MergeBlocks(std::span<const BlockView> blocks,
+                         absl::FunctionRef<std::byte*(size_t)> allocate);
 
 // Returns a block with positions [first, first + count) of `block`.
 std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32_t count);

@@ -253,7 +253,6 @@ TEST_P(SimdBlockTest, JudgesDamagedBlocksAsOneByOne) {
   int valid = 0, invalid = 0;
   for (uint32_t i = 0; valid + invalid < kDamagedBlocks; ++i) {
     Shape shape = RandomShape(random);
-    shape.positions = std::max<size_t>(shape.positions, 8);
     if (i % 16 > 0) {
       shape.slots = std::min<size_t>(shape.slots, 25);
       shape.positions = std::min<size_t>(shape.positions, 17);
@@ -271,6 +270,7 @@ TEST_P(SimdBlockTest, JudgesDamagedBlocksAsOneByOne) {
       if (!view.ok()) continue;
       const absl::Status expected = CheckPositions(*view);
       const bool found = PositionsAreQuicklySeenValid(*view);
+      if (shape.positions < 8 && !found) continue;  // may be too short for vectors
       ASSERT_EQ(found, expected.ok()) << expected << " K " << shape.slots;
       ++(expected.ok() ? valid : invalid);
     }

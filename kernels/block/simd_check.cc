@@ -21,10 +21,6 @@ namespace sis {
 namespace HWY_NAMESPACE {
 namespace {
 
-// From this many positions on, vectors that read beyond the last log-prob stay inside the block.
-constexpr size_t kFewPositions = 8;
-static_assert(kFewPositions * 8 >= kLanes * sizeof(float));
-
 // Maximum size of sets whose ids are compared in pairs.
 constexpr size_t kComparedSlots = 64;
 
@@ -385,7 +381,10 @@ class Checker {
 };
 
 bool AreValid(const BlockView& block) {
-  if (block.header.positions < kFewPositions) return false;
+  // Vectors read up to this far beyond the last log-prob.
+  const size_t log_prob_bytes = block.header.fixed() ? sizeof(uint16_t) : sizeof(float);
+  const std::byte* const last = block.log_probs + block.header.used_slots * log_prob_bytes;
+  if (last + kLanes * sizeof(float) > block.bytes.data() + block.bytes.size()) return false;
   return VisitIdBytes(block.header.id_bytes, [&]<size_t kIdBytes>() {
     return block.header.fixed() ? Checker<uint16_t>(block).template AllValid<kIdBytes>()
                                 : Checker<float>(block).template AllValid<kIdBytes>();

@@ -15,45 +15,60 @@ constexpr int64_t kIndexBytes = 32;
 
 size_t AllocatedBytes(size_t bytes) { return sizeof(CachedBlock) + bytes + kBlockSlack; }
 
-bool FitTogether(const BlockHeader& first, const BlockHeader& second) {
-  BlockHeader both = first;
-  both.positions += second.positions;
-  both.used_slots += second.used_slots;
-  return both.positions <= kMaxBlockPositions && BlockLayout(both).end <= kMaxBlockBytes;
-}
+// Returns memory for an object and its `bytes`, which follow it.
+void* Allocate(size_t bytes) { return ::operator new(AllocatedBytes(bytes)); }
+std::byte* BytesIn(void* memory) { return static_cast<std::byte*>(memory) + sizeof(CachedBlock); }
 
 }  // namespace
 
-CachedBlock::CachedBlock(const BlockView& block, uint64_t digest)
-    : size_(static_cast<uint32_t>(block.bytes.size())),
-      first_position_(block.header.first_position),
-      positions_(block.header.positions),
-      policy_version_(block.header.policy_version),
-      digest_(digest) {
-  std::memcpy(this + 1, block.bytes.data(), block.bytes.size());
-}
-
-std::unique_ptr<const CachedBlock> CachedBlock::Copy(const BlockView& block, uint64_t digest) {
-  void* memory = ::operator new(AllocatedBytes(block.bytes.size()));
-  return std::unique_ptr<const CachedBlock>(::new (memory) CachedBlock(block, digest));
-}
+CachedBlock::CachedBlock(const BlockHeader& header, size_t size, uint64_t digest)
+    : size_(static_cast<uint32_t>(size)),
+      first_position_(header.first_position),
+      positions_(header.positions),
+      policy_version_(header.policy_version),
+      digest_(digest) {}
 
 std::unique_ptr<const CachedBlock> CachedBlock::Copy(const BlockView& block) {
-  return Copy(block, DigestOf(block, 0, block.header.positions));
+  void* const memory = Allocate(block.bytes.size());
+  std::memcpy(BytesIn(memory), block.bytes.data(), block.bytes.size());
+  const uint64_t digest = DigestOf(block, 0, block.header.positions);
+  return std::unique_ptr<const CachedBlock>(
+      ::new (memory) CachedBlock(block.header, block.bytes.size(), digest));
 }
 
-std::unique_ptr<const CachedBlock> CachedBlock::Merge(const CachedBlock& first,
-                                                      const CachedBlock& second) {
-  const BlockView view = first.view(), next = second.view();
-  if (first.end() != second.first_position_ || first.policy_version_ != second.policy_version_ ||
-      !FitTogether(view.header, next.header)) {
-    return nullptr;
+CachedBlock::Merged CachedBlock::Merge(std::span<const CachedBlock* const> blocks) {
+  std::vector<BlockView> views;
+  BlockHeader whole = {};
+  uint64_t digest = 0;
+  for (const CachedBlock* block : blocks) {
+    const BlockView view = block->view();
+    if (!views.empty() && (block->first_position_ != views.back().end() ||
+                           block->policy_version_ != blocks[0]->policy_version_)) {
+      break;
+    }
+    whole.positions += view.header.positions;
+    whole.used_slots += view.header.used_slots;
+    whole.encoding = view.header.encoding;
+    whole.id_bytes = view.header.id_bytes;
+    if (whole.positions > kMaxBlockPositions || BlockLayout(whole).end > kMaxBlockBytes) break;
+    // Merging would give damaged bytes valid checksums.
+    if (!block->Check().ok()) break;
+    views.push_back(view);
+    digest += block->digest_;
   }
-  // Merging would give damaged bytes valid checksums.
-  if (!first.Check().ok() || !second.Check().ok()) return nullptr;
-  const absl::StatusOr<std::vector<std::byte>> merged = MergeBlocks(view, next);
-  if (!merged.ok()) return nullptr;
-  return Copy(*OpenBlock(*merged, /*checksums=*/false), first.digest_ + second.digest_);
+  if (views.size() < 2) return {nullptr, 0};
+  void* memory = nullptr;
+  size_t size = 0;
+  const absl::Status status = MergeBlocks(views, [&](size_t bytes) {
+    size = bytes;
+    memory = Allocate(bytes);
+    return BytesIn(memory);
+  });
+  if (!status.ok()) return {nullptr, 0};
+  BlockHeader header;
+  std::memcpy(&header, BytesIn(memory), sizeof header);
+  return {std::unique_ptr<const CachedBlock>(::new (memory) CachedBlock(header, size, digest)),
+          views.size()};
 }
 
 int64_t CachedBlock::Charge(size_t bytes) {

@@ -18,11 +18,14 @@ class CachedBlock {
  public:
   // Copies the block, which must have passed CheckBlock.
   static std::unique_ptr<const CachedBlock> Copy(const BlockView& block);
-  // Returns one block with the positions of both. Returns null unless the positions of `second`
-  // follow those of `first`, the headers agree, the result is within the limits of a block, and
-  // neither block is corrupt.
-  static std::unique_ptr<const CachedBlock> Merge(const CachedBlock& first,
-                                                  const CachedBlock& second);
+  // A block with the positions of the first `count` of some blocks; null if no two can merge.
+  struct Merged {
+    std::unique_ptr<const CachedBlock> block;
+    size_t count;
+  };
+  // Merges as many of the blocks as possible, from the first: up to one that does not follow the
+  // block before it, has another version, is corrupt, or exceeds the limits of a block.
+  static Merged Merge(std::span<const CachedBlock* const> blocks);
   CachedBlock(const CachedBlock&) = delete;
   CachedBlock& operator=(const CachedBlock&) = delete;
   static void operator delete(void* memory) { ::operator delete(memory); }
@@ -58,8 +61,7 @@ class CachedBlock {
   uint64_t DigestBefore(uint32_t index, uint32_t count) const;
 
  private:
-  CachedBlock(const BlockView& block, uint64_t digest);
-  static std::unique_ptr<const CachedBlock> Copy(const BlockView& block, uint64_t digest);
+  CachedBlock(const BlockHeader& header, size_t size, uint64_t digest);
 
   const uint32_t size_;
   const uint32_t first_position_;

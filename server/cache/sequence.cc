@@ -33,6 +33,11 @@ std::unique_ptr<const CachedBlock> CopySlice(const BlockView& block, uint32_t in
   return CachedBlock::Copy(*OpenBlock(SliceBlock(block, index, count), /*checksums=*/false));
 }
 
+constexpr uint32_t kFanOut = 16;
+
+// Blocks are of similar size if their numbers of positions have as many digits to base 16.
+int Digits(uint32_t positions) { return (std::bit_width(positions) + 3) / 4; }
+
 bool IsSmall(const CachedBlock& block) { return block.positions() < Sequence::kSmallPositions; }
 
 }  // namespace
@@ -150,7 +155,7 @@ void Sequence::Insert(std::unique_ptr<const CachedBlock> block) {
   const auto merge_small = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto next = std::next(inserted);
     if (next == blocks_.end() || !IsSmall(*inserted->second) || !IsSmall(*next->second)) return;
-    MergeWithNext(inserted);
+    Merge(inserted, std::next(next));
   };
   merge_small();
   if (inserted == blocks_.begin()) return;
@@ -158,31 +163,49 @@ void Sequence::Insert(std::unique_ptr<const CachedBlock> block) {
   merge_small();
 }
 
-bool Sequence::MergeWithNext(Blocks::iterator& block) {
-  const auto next = std::next(block);
-  std::unique_ptr<const CachedBlock> merged = CachedBlock::Merge(*block->second, *next->second);
-  if (merged == nullptr) return false;
+bool Sequence::Merge(Blocks::iterator& first, Blocks::iterator last) {
+  absl::InlinedVector<const CachedBlock*, kFanOut> blocks;
+  for (auto block = first; block != last; ++block) blocks.push_back(block->second.get());
+  CachedBlock::Merged merged = CachedBlock::Merge(blocks);
+  if (merged.block == nullptr) return false;
   const auto charge = [](const CachedBlock& of) { return CachedBlock::Charge(of.bytes().size()); };
-  budget_.Refund(charge(*block->second) + charge(*next->second) - charge(*merged));
-  block->second = std::move(merged);
-  block = std::prev(blocks_.erase(next));
+  int64_t freed = -charge(*merged.block);
+  for (size_t i = 0; i < merged.count; ++i) freed += charge(*blocks[i]);
+  budget_.Refund(freed);
+  first->second = std::move(merged.block);
+  const auto second = std::next(first);
+  first = std::prev(blocks_.erase(second, std::next(first, static_cast<ptrdiff_t>(merged.count))));
   return true;
 }
 
 void Sequence::MergeAtEnd() {
-  for (auto last = std::prev(blocks_.end()); last != blocks_.begin();) {
-    auto before = std::prev(last);
-    const auto size = [](const auto& block) { return std::bit_width(block->second->positions()); };
-    if (!IsSmall(*before->second) || size(before) > size(last) || !MergeWithNext(before)) return;
-    last = before;
+  static_assert(kSmallPositions == kFanOut * kFanOut);
+  for (;;) {
+    auto first = std::prev(blocks_.end());
+    const uint32_t end = first->second->end();
+    const int digits = Digits(end - first->first);
+    if (digits > 2) return;
+    // The keys tell the sizes of blocks that follow each other, without a look at the blocks.
+    for (uint32_t count = 1; end - first->first < kSmallPositions; ++count) {
+      if (count == kFanOut) break;
+      if (first == blocks_.begin()) return;
+      const auto before = std::prev(first);
+      if (Digits(first->first - before->first) > digits) return;
+      first = before;
+    }
+    if (!Merge(first, blocks_.end()) || std::next(first) != blocks_.end()) return;
   }
 }
 
 void Sequence::MergeAll() {
-  if (blocks_.empty()) return;
-  for (auto block = blocks_.begin(); std::next(block) != blocks_.end();) {
-    const bool small = IsSmall(*block->second) || IsSmall(*std::next(block)->second);
-    if (!small || !MergeWithNext(block)) ++block;
+  for (auto first = blocks_.begin(); first != blocks_.end();) {
+    auto last = std::next(first);
+    uint32_t positions = first->second->positions();
+    while (last != blocks_.end() && (positions < kSmallPositions || IsSmall(*last->second))) {
+      positions += last->second->positions();
+      ++last;
+    }
+    if (std::next(first) == last || !Merge(first, last)) ++first;
   }
 }
 

@@ -132,11 +132,12 @@ class Sequence {
   Ranges NewRanges(const BlockView& block) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   static int64_t ChargeOf(const Ranges& ranges);
   void Insert(std::unique_ptr<const CachedBlock> block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Replaces this block and the next by one, if possible. If so, sets `block` to the merged block
-  // and returns true. The budget does not count the moment when both forms exist.
-  bool MergeWithNext(Blocks::iterator& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Merges blocks of similar size at the end, like the carries of a binary counter. So the number
-  // of small blocks, and of copies of a position, stays logarithmic.
+  // Replaces as many as possible of blocks [first, last) by a single one, from the first. If any
+  // merge, sets `first` to their block and returns true. The budget does not count the moment when
+  // both forms exist.
+  bool Merge(Blocks::iterator& first, Blocks::iterator last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Merges blocks of similar size at the end, 16 at a time. So single positions are copied
+  // twice, and at most 30 small blocks remain.
   void MergeAtEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Merges small blocks with neighbors of any size.
   void MergeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

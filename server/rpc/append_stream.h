@@ -4,6 +4,7 @@
 #include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -49,8 +50,9 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
   // The current message and its response. An arena halves the time to parse a batch of single
-  // tokens.
-  google::protobuf::Arena arena_;
+  // tokens. Small messages need no other memory.
+  alignas(8) std::array<char, 1024> space_;
+  google::protobuf::Arena arena_{space_.data(), space_.size()};
   v1::AppendRequest* request_ = nullptr;
   v1::AppendResponse* response_ = nullptr;
   std::vector<EntryAck> acks_;

@@ -1,5 +1,5 @@
-// How fast blocks get into the cache: sis_server beside redis-server, over loopback TCP, on the
-// same cores, in turn.
+// How fast blocks get into the cache: sis_server beside redis-server and an echo by gRPC alone,
+// over loopback TCP, on the same cores, in turn.
 //
 //     ingest [--top_k=10,50] [--block_tokens=1,32,1024] [--streams=1,16,256]
 //            [--megabytes=64] [--repetitions=5]
@@ -7,9 +7,9 @@
 // A stream is a connection of one worker. The worker sends batches of blocks, one block of each of
 // its sequences, with up to four batches under way. For Redis a batch is a pipeline of commands:
 // SET stores each block under a separate key. sis_server checks every block, stores it for
-// evaluation and acks; Redis stores bytes, with its persistence off. Both get messages that were
-// made beforehand, so the client's part is writing to sockets and waiting for answers; afterwards
-// both are asked whether they have it all.
+// evaluation and acks; Redis stores bytes, with its persistence off; the echo stores nothing. All
+// get messages that were made beforehand, so the client's part is writing to sockets and waiting
+// for answers; afterwards the first two are asked whether they have it all.
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,29 +66,39 @@ void Print(const Case& c, const Measured& measured, int64_t tokens) {
               Median(measured.cpu_seconds) / static_cast<double>(tokens) * 1e6);
 }
 
+void PrintRatio(const std::vector<double>& ratios) {
+  std::printf("  %.2f (%.2f, %.2f)", Median(ratios), *std::ranges::min_element(ratios),
+              *std::ranges::max_element(ratios));
+}
+
 void Run(const Case& c, Sis& sis, Redis& redis) {
   const int megabytes = absl::GetFlag(FLAGS_megabytes);
   const std::vector<Messages> streams = MakeMessages(c, megabytes);
   const int64_t tokens = c.tokens(megabytes);
   sis.Connect(c.streams);
   redis.Connect(c.streams);
-  Measured ours, theirs;
-  std::vector<double> ratios;
+  Echo echo(c);
+  Measured ours, floor, theirs;
+  std::vector<double> ratios, floor_ratios;
   for (int repetition = 0; repetition < absl::GetFlag(FLAGS_repetitions); ++repetition) {
     sis.Clear(c);
     Measure(sis.process(), tokens, ours, [&] { sis.Send(streams); });
     sis.Check(tokens);
     sis.Clear(c);
+    Measure(echo.process(), tokens, floor, [&] { echo.Send(streams); });
     Measure(redis.process(), tokens, theirs, [&] { redis.Send(streams, c.sequences()); });
     redis.Check(tokens / c.block_tokens);
     redis.Clear();
     ratios.push_back(ours.tokens_per_second.back() / theirs.tokens_per_second.back());
+    floor_ratios.push_back(floor.tokens_per_second.back() / theirs.tokens_per_second.back());
   }
   std::printf("%3d %5d %4d", c.top_k, c.block_tokens, c.streams);
   Print(c, ours, tokens);
+  Print(c, floor, tokens);
   Print(c, theirs, tokens);
-  std::printf("  %.2f (%.2f, %.2f)\n", Median(ratios), *std::ranges::min_element(ratios),
-              *std::ranges::max_element(ratios));
+  PrintRatio(ratios);
+  PrintRatio(floor_ratios);
+  std::printf("\n");
   std::fflush(stdout);
 }
 
@@ -104,8 +114,9 @@ void Main() {
   std::printf(
       "Mtokens/s, GB/s of arrays, and the server's CPU time in us per token: medians.\n"
       "Ratio of tokens/s: median (least, most).\n"
-      "                sis_server            SET\n"
-      "  K block strm  Mtok/s  GB/s server  Mtok/s  GB/s server  sis/SET\n");
+      "                sis_server            echo                  SET\n"
+      "  K block strm  Mtok/s  GB/s server  Mtok/s  GB/s server  Mtok/s  GB/s server"
+      "  sis/SET            echo/SET\n");
   for (const int top_k : Numbers(absl::GetFlag(FLAGS_top_k))) {
     for (const int block_tokens : Numbers(absl::GetFlag(FLAGS_block_tokens))) {
       for (const int streams : Numbers(absl::GetFlag(FLAGS_streams))) {
@@ -119,7 +130,7 @@ void Main() {
 }  // namespace sis
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Ingest beside Redis. See the head of tests/bench/ingest.cc.");
+  absl::SetProgramUsageMessage("Ingest beside Redis and an echo. See the head of tests/bench/ingest.cc.");
   absl::ParseCommandLine(argc, argv);
   sis::Main();
 }

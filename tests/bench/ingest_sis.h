@@ -1,4 +1,4 @@
-// sis_server in the ingest benchmark, and its workers.
+// sis_server and the echo in the ingest benchmark, and their workers.
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>
@@ -43,14 +43,14 @@ class Countdown {
   int count_;
 };
 
-// One stream: sends the header, then its messages, and reads the answers.
-class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+// One stream: sends the header if there is one, then its messages, and reads the answers.
+class GrpcStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  SisStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& header,
-            const std::vector<std::string>& messages, Countdown& done)
-      : stub_(channel), header_(header), messages_(messages), done_(done) {
+  GrpcStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& header,
+             const std::vector<std::string>& messages, Countdown& done)
+      : stub_(channel), messages_(messages), done_(done) {
     stub_.PrepareBidiStreamingCall(&context_, "/sis.v1.RatioService/Append", {}, this);
-    write_ = Buffer(header_);
+    write_ = Buffer(header.empty() ? messages_[sent_++] : header);
     AddHold();
     StartWrite(&write_);
     StartRead(&read_);
@@ -88,7 +88,6 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
-  const std::string& header_;
   const std::vector<std::string>& messages_;
   Countdown& done_;
   grpc::ByteBuffer write_, read_;
@@ -100,22 +99,54 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   size_t acked_ = 0;
 };
 
+using Channels = std::vector<std::shared_ptr<grpc::Channel>>;
+
+// Returns a connection for each stream.
+inline Channels Connections(const std::string& address, int streams) {
+  Channels channels;
+  for (int i = 0; i < streams; ++i) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    arguments.SetMaxReceiveMessageSize(-1);
+    channels.push_back(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
+    if (!channels.back()->WaitForConnected(deadline)) Fail("cannot connect to " + address);
+  }
+  return channels;
+}
+
+// Returns when all answers have come.
+inline void SendAll(const Channels& channels, const std::string& header,
+                    const std::vector<Messages>& streams) {
+  Countdown done(static_cast<int>(streams.size()));
+  std::vector<std::unique_ptr<GrpcStream>> reactors;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    reactors.push_back(std::make_unique<GrpcStream>(channels[i], header, streams[i].sis, done));
+  }
+  done.Wait();
+}
+
+// What gRPC alone takes: a server that answers the same messages with as many bytes as acks have.
+class Echo {
+ public:
+  explicit Echo(const Case& c)
+      : process_({"tests/bench/append_latency/echo_server", "127.0.0.1:0",
+                  std::to_string(30 * c.sequences())}),
+        channels_(Connections(process_.ReadLine(), c.streams)) {}
+  const ChildProcess& process() const { return process_; }
+  void Send(const std::vector<Messages>& streams) { SendAll(channels_, "", streams); }
+
+ private:
+  ChildProcess process_;
+  const Channels channels_;
+};
+
 class Sis {
  public:
   const ChildProcess& process() const { return process_; }
 
-  void Connect(int streams) {
-    channels_.clear();
-    for (int i = 0; i < streams; ++i) {
-      grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-      arguments.SetMaxReceiveMessageSize(-1);
-      channels_.push_back(grpc::CreateCustomChannel(process_.address(),
-                                                    grpc::InsecureChannelCredentials(), arguments));
-      const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
-      if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
-    }
-  }
+  void Connect(int streams) { channels_ = Connections(process_.address(), streams); }
 
   // Another incarnation of the run, which is empty.
   void Clear(const Case& c) {
@@ -137,14 +168,7 @@ class Sis {
     header.mutable_header()->set_vocabulary_size(kVocabulary);
     header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
     header.mutable_header()->mutable_sampling()->set_temperature(1);
-    const std::string header_bytes = header.SerializeAsString();
-    Countdown done(static_cast<int>(streams.size()));
-    std::vector<std::unique_ptr<SisStream>> reactors;
-    for (size_t i = 0; i < streams.size(); ++i) {
-      reactors.push_back(
-          std::make_unique<SisStream>(channels_[i], header_bytes, streams[i].sis, done));
-    }
-    done.Wait();
+    SendAll(channels_, header.SerializeAsString(), streams);
   }
 
   void Check(int64_t tokens) {
@@ -164,7 +188,7 @@ class Sis {
  private:
   ServerProcess process_{{"--listen=127.0.0.1:0", "--cache_bytes=2147483648"}};
   uint64_t incarnation_ = 0;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  Channels channels_;
 };
 
 }  // namespace sis

@@ -19,7 +19,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -77,12 +76,9 @@ class Tokens {
     }
   }
 
-  std::vector<std::byte> Pack(uint32_t first_position) const {
-    const auto block = PackBlock(
-        {sampled_ids_, sampled_log_probs_, ids_, log_probs_},
-        {.slots = top_k_, .vocabulary_size = kVocabulary, .first_position = first_position});
-    Check(block.status());
-    return *block;
+  RecordView view() const { return {sampled_ids_, sampled_log_probs_, ids_, log_probs_}; }
+  PackOptions From(uint32_t first_position) const {
+    return {.slots = top_k_, .vocabulary_size = kVocabulary, .first_position = first_position};
   }
   uint32_t count() const { return static_cast<uint32_t>(sampled_ids_.size()); }
 
@@ -101,7 +97,7 @@ class Append {
     sequence_.set_id(id);
   }
   void Exchange() {
-    stream_->AddBlock(sequence_, tokens_.Pack(position_));
+    Check(stream_->AddBlock(sequence_, tokens_.view(), tokens_.From(position_)));
     Check(stream_->Flush());
     position_ += tokens_.count();
   }
@@ -236,8 +232,9 @@ void Measure(const Load& load, int top_k, int rounds) {
   v1::AppendRequest message;
   v1::AppendEntry& entry = *message.mutable_batch()->add_entries();
   entry.mutable_sequence()->set_id("stream-100");
-  const std::vector<std::byte> block = tokens.Pack(0);
-  entry.set_block(block.data(), block.size());
+  const auto block = PackBlock(tokens.view(), tokens.From(0));
+  Check(block.status());
+  entry.set_block(block->data(), block->size());
   grpc::GenericStub stub(
       grpc::CreateChannel(echo_server.ReadLine(), grpc::InsecureChannelCredentials()));
   std::vector<std::unique_ptr<Append>> appends;
