@@ -49,7 +49,8 @@ class GrpcStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   GrpcStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& header,
              const std::vector<std::string>& messages, Countdown& done)
       : stub_(channel), messages_(messages), done_(done) {
-    stub_.PrepareBidiStreamingCall(&context_, "/sis.v1.RatioService/Append", {}, this);
+    const char* const method = header.empty() ? "/echo" : "/sis.v1.RatioService/Append";
+    stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
     write_ = Buffer(header.empty() ? messages_[sent_++] : header);
     AddHold();
     StartWrite(&write_);

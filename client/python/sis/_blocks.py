@@ -30,6 +30,8 @@ _SLACK = 64
 # Size limit, in bytes, of the buffers that hold blocks packed together.
 _BUFFER_BYTES = 4 << 20
 _ERROR_BYTES = 1024
+# Of the library's structure of Records: three numbers and the addresses of four arrays.
+_RECORDS_BYTES = 7 * 8
 _LIBRARY = pathlib.Path(__file__).with_name("libsis_kernels.so")
 
 
@@ -130,7 +132,10 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
         for number, each in enumerate(records):
             _check_ids(each, config.vocabulary_size, number)
         return [_packed_by_numpy(each, config) for each in records]
-    given = np.array([(first, version, len(arrays[0]), *map(_address, arrays)) for first, version, *arrays in records], np.uint64)
+    numbers: List[int] = []
+    for first, version, *arrays in records:
+        numbers += (first, version, len(arrays[0]), *map(_address, arrays))
+    given = struct.pack(f"<{len(numbers)}Q", *numbers)
     # Upper bound of the blocks' bytes.
     room = sum(len(each.sampled_ids) for each in records) * _position_bytes(config) + (_HEADER.size + 16) * len(records)
     encoding = _ENCODINGS[config.log_prob_encoding]
@@ -138,10 +143,10 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
     ends = np.empty(len(records), np.uint64)
     packed: List[Bytes] = []
     while len(packed) < len(records):
-        rest = given[len(packed) :]
+        rest = given[_RECORDS_BYTES * len(packed) :]
         buffer: Any = np.empty(min(room, _BUFFER_BYTES) + _SLACK, np.uint8)
         count = kernels.sis_pack(
-            _address(rest), len(rest), config.top_k, config.vocabulary_size, encoding, config.mass,
+            rest, len(records) - len(packed), config.top_k, config.vocabulary_size, encoding, config.mass,
             _address(buffer), len(buffer), _address(ends), error, _ERROR_BYTES,
         )  # fmt: skip
         if error.value:

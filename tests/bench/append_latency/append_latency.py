@@ -2,10 +2,11 @@
 
     bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
 
-A Python client sends a token, and waits for its answer before the next, over TCP loopback, in three ways. The
+A Python client sends a token, and waits for its answer before the next, over TCP loopback, in four ways. The
 client: `AppendStream.block` and `flush`. The server: requests made beforehand, answers not parsed. The echo is
 the lower bound: its C++ server (`echo_server.cc`) answers requests of the same size with as many bytes as an ack
-has. Its time belongs to the machine and to gRPC: system calls, and threads that are woken.
+has. Its time belongs to the machine and to gRPC: system calls, and threads that are woken. Packed: the echo, but
+the client packs each request.
 
 Each round times `--tokens` of all ways, in turn. Printed are medians over the rounds of the p50 and the p99 of a
 round, in microseconds, and the median ratio to the echo of the same round with its least and most. The machine
@@ -108,7 +109,8 @@ def measure(slots, rounds, tokens):
             )
         )
         raw.send(pb.AppendRequest(header=Source(run, sis.Sampling("raw"), "", 0).header()).SerializeToString())
-        ways = {"client": through_client, "server": raw, "echo": echo}
+        packed = lambda _: echo(through_client.request(0))
+        ways = {"client": through_client, "server": raw, "packed": packed, "echo": echo}
         position, measured = 0, {name: [] for name in ways}
         for count in [WARM_UP] + rounds * [tokens]:
             requests = [through_client.request(position + i) for i in range(count)]

@@ -1,10 +1,12 @@
 // The least that a server does for a stream: reads a message, answers so many bytes, reads the
-// next, as the service's Append does, by gRPC's callbacks on the threads that gRPC has.
+// next, as the service's Append does, by gRPC's callbacks on the threads that gRPC has. Calls of
+// Append itself get acks: protobuf parses their messages, but nothing is checked or stored.
 //
 //     echo_server LISTEN ANSWER_BYTES
 //
 // LISTEN is 127.0.0.1:0 or unix:PATH. Prints the address, then serves until it is killed.
 #include <grpcpp/generic/async_generic_service.h>
+#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstdlib>
@@ -12,6 +14,8 @@
 #include <memory>
 #include <string>
 #include <utility>
+
+#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace {
 
@@ -51,14 +55,57 @@ class EchoService final : public grpc::CallbackGenericService {
   grpc::ByteBuffer answer_;
 };
 
+// Owns itself.
+class AckStream final
+    : public grpc::ServerBidiReactor<sis::v1::AppendRequest, sis::v1::AppendResponse> {
+ public:
+  AckStream() { ReadNext(); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    if (request_->has_header()) return ReadNext();
+    for (const sis::v1::AppendEntry& entry : request_->batch().entries()) {
+      *response_->add_acks()->mutable_sequence() = entry.sequence();
+    }
+    StartWrite(response_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    ReadNext();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void ReadNext() {
+    arena_.Reset();
+    request_ = google::protobuf::Arena::CreateMessage<sis::v1::AppendRequest>(&arena_);
+    response_ = google::protobuf::Arena::CreateMessage<sis::v1::AppendResponse>(&arena_);
+    StartRead(request_);
+  }
+
+  google::protobuf::Arena arena_;
+  sis::v1::AppendRequest* request_ = nullptr;
+  sis::v1::AppendResponse* response_ = nullptr;
+};
+
+class AckService final
+    : public sis::v1::RatioService::WithCallbackMethod_Append<sis::v1::RatioService::Service> {
+  grpc::ServerBidiReactor<sis::v1::AppendRequest, sis::v1::AppendResponse>* Append(
+      grpc::CallbackServerContext*) override {
+    return new AckStream;
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string listen = argv[1];
-  EchoService service(std::stoul(argv[2]));
+  EchoService echo(std::stoul(argv[2]));
+  AckService ack;
   grpc::ServerBuilder builder;
-  builder.RegisterCallbackGenericService(&service);
+  builder.RegisterCallbackGenericService(&echo);
+  builder.RegisterService(&ack);
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

@@ -1,13 +1,18 @@
-// Append by the C++ client, next to an echo: the time from a message to its ack, and processor
+// Append by the C++ client, next to its parts: the time from a message to its ack, and processor
 // time.
 //
 //     streams [--top_k=10,50] [--rounds=10]
 //
 // One stream sends one token a message, and 256 streams send 16. At most 16 threads send, each on
-// its streams in turn, and wait for every ack before the next message. The client also packs its
-// blocks. The echo's messages are made beforehand and have the same size; its answers have an
-// ack's. Each round runs both ways in turn. Printed are medians over the rounds, and the median
-// ratio to the echo of the same round with its least and most.
+// its streams in turn, and wait for every ack before the next message. Three ways run in turn in
+// each round:
+//
+// - Append: sis_server. The client also packs its blocks.
+// - parsed: the same client and messages; echo_server only parses and acks them.
+// - echo: messages of the same size, made beforehand; the answers have an ack's size.
+//
+// Printed are medians over the rounds, and the median ratios to the echo of the same round with
+// their least and most.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/resource.h>
@@ -36,7 +41,7 @@
 
 ABSL_FLAG(std::vector<std::string>, top_k, (std::vector<std::string>{"10", "50"}),
           "slots per token");
-ABSL_FLAG(int, rounds, 10, "of both ways");
+ABSL_FLAG(int, rounds, 10, "of all ways");
 
 namespace sis {
 namespace {
@@ -194,19 +199,18 @@ Measured Round(const std::vector<std::unique_ptr<Stream>>& streams, int messages
           us * (server.cpu_seconds() - server_before)};
 }
 
-// "median | median ratio (least, most)".
-std::string Cells(const std::vector<Measured>& ours, const std::vector<Measured>& echo,
-                  double (*value)(const Measured&)) {
-  std::vector<double> values, floors, ratios;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    values.push_back(value(ours[i]));
-    floors.push_back(value(echo[i]));
-    ratios.push_back(values.back() / floors.back());
+// "median, median ratio to the echo (least, most)".
+std::string Cell(const std::vector<Measured>& way, const std::vector<Measured>& echo,
+                 double (*value)(const Measured&)) {
+  std::vector<double> values, ratios;
+  // The first round opens the streams.
+  for (size_t i = 1; i < way.size(); ++i) {
+    values.push_back(value(way[i]));
+    ratios.push_back(values.back() / value(echo[i]));
   }
   char text[80];
-  std::snprintf(text, sizeof text, "%.0f | %.0f | %.2f (%.2f, %.2f)", Quantile(values, 0.5),
-                Quantile(floors, 0.5), Quantile(ratios, 0.5), Quantile(ratios, 0),
-                Quantile(ratios, 1));
+  std::snprintf(text, sizeof text, "%.0f, %.2f (%.2f, %.2f)", Quantile(values, 0.5),
+                Quantile(ratios, 0.5), Quantile(ratios, 0), Quantile(ratios, 1));
   return text;
 }
 
@@ -235,22 +239,23 @@ void Measure(const Load& load, int top_k, int rounds) {
   const auto block = PackBlock(tokens.view(), tokens.From(0));
   Check(block.status());
   entry.set_block(block->data(), block->size());
-  grpc::GenericStub stub(
-      grpc::CreateChannel(echo_server.ReadLine(), grpc::InsecureChannelCredentials()));
-  std::vector<std::unique_ptr<Append>> appends;
+  const std::string echo_address = echo_server.ReadLine();
+  grpc::GenericStub stub(grpc::CreateChannel(echo_address, grpc::InsecureChannelCredentials()));
+  const Client to_echo(echo_address);
+  std::vector<std::unique_ptr<Append>> appends, parsed;
   std::vector<std::unique_ptr<Echo>> echoes;
   for (int i = 0; i < load.streams; ++i) {
-    appends.push_back(std::make_unique<Append>(client, header, tokens, absl::StrCat("stream-", i)));
+    const std::string id = absl::StrCat("stream-", i);
+    appends.push_back(std::make_unique<Append>(client, header, tokens, id));
+    parsed.push_back(std::make_unique<Append>(to_echo, header, tokens, id));
     echoes.push_back(std::make_unique<Echo>(stub, message.SerializeAsString()));
   }
-  std::vector<Measured> ours, floor;
+  std::vector<Measured> of_append, of_parsed, of_echo;
   for (int round = 0; round <= rounds; ++round) {
-    ours.push_back(Round(appends, load.messages, server));
-    floor.push_back(Round(echoes, load.messages, echo_server));
+    of_append.push_back(Round(appends, load.messages, server));
+    of_parsed.push_back(Round(parsed, load.messages, echo_server));
+    of_echo.push_back(Round(echoes, load.messages, echo_server));
   }
-  // The first round opens the streams.
-  ours.erase(ours.begin());
-  floor.erase(floor.begin());
   const std::pair<const char*, double (*)(const Measured&)> rows[] = {
       {"p50", [](const Measured& m) { return m.p50; }},
       {"p99", [](const Measured& m) { return m.p99; }},
@@ -259,8 +264,9 @@ void Measure(const Load& load, int top_k, int rounds) {
       {"client and server", [](const Measured& m) { return m.client + m.server; }},
   };
   for (const auto& [name, value] : rows) {
-    std::printf("| %d | %d | %d | %s | %s |\n", load.streams, load.tokens, top_k, name,
-                Cells(ours, floor, value).c_str());
+    std::printf("| %d | %d | %d | %s | %s | %s | %s |\n", load.streams, load.tokens, top_k, name,
+                Cell(of_append, of_echo, value).c_str(), Cell(of_parsed, of_echo, value).c_str(),
+                Cell(of_echo, of_echo, value).c_str());
   }
   std::fflush(stdout);
 }
@@ -269,11 +275,11 @@ void Measure(const Load& load, int top_k, int rounds) {
 }  // namespace sis
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Append by the C++ client, next to an echo.");
+  absl::SetProgramUsageMessage("Append by the C++ client, next to its parts.");
   absl::ParseCommandLine(argc, argv);
   std::printf(
-      "| streams | tokens | K | us a message | Append | echo | ratio "
-      "|\n|---|---|---|---|---|---|---|\n");
+      "Microseconds a message, ratio to the echo (least, most)\n\n"
+      "| streams | tokens | K | | Append | parsed | echo |\n|---|---|---|---|---|---|---|\n");
   for (const std::string& top_k : absl::GetFlag(FLAGS_top_k)) {
     for (const sis::Load& load : sis::kLoads) {
       sis::Measure(load, std::stoi(top_k), absl::GetFlag(FLAGS_rounds));

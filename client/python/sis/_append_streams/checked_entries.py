@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence
 
@@ -32,9 +33,8 @@ class Entry:
         self.first = first
         self.end = end
         self.kind = kind
-        reference = pb.AppendEntry(sequence=sequence.to_proto()).SerializeToString()
         # The message's bytes. A block is part of a message that is sent, without a copy in between.
-        self.parts = (reference + fields.prefix(pb.AppendEntry.DESCRIPTOR, kind, len(content)), content)
+        self.parts = (_reference(sequence) + fields.prefix(pb.AppendEntry.DESCRIPTOR, kind, len(content)), content)
         self.size = sum(map(len, self.parts))
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
@@ -46,6 +46,12 @@ class Entry:
     def refusal(self, code: grpc.StatusCode, message: str) -> _errors.Refusal:
         text = f"seal at {self.end}" if self.kind == "seal" else f"{self.kind} [{self.first}, {self.end})"
         return _errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
+
+
+@functools.lru_cache(maxsize=1024)
+def _reference(sequence: SequenceRef) -> bytes:
+    """Returns the field `sequence` of an AppendEntry."""
+    return pb.AppendEntry(sequence=sequence.to_proto()).SerializeToString()
 
 
 def append_request(batch: Sequence[Entry]) -> bytes:
