@@ -111,8 +111,7 @@ TEST_F(ClientTest, FlushedRecordsAreFetchedUnchanged) {
 
 TEST_F(ClientTest, AnInvalidRecordIsNotAdded) {
   const auto stream = client_.OpenAppend(Header());
-  const absl::Status added =
-      stream->AddBlock(Sequence("a"), Records(kVocabulary).view(), kOptions);
+  const absl::Status added = stream->AddBlock(Sequence("a"), Records(kVocabulary).view(), kOptions);
   EXPECT_EQ(added.code(), absl::StatusCode::kInvalidArgument) << added;
   Add(*stream, Sequence("b"), 9);
   EXPECT_TRUE(stream->Flush().ok());

@@ -18,8 +18,8 @@ namespace {
 // Writes the sections of a block one after the other.
 class Writer {
  public:
-  // `block` has space for `bytes`. WriteCodes and WriteIds write beyond their sections, for which it
-  // needs kBlockSlack more.
+  // `block` has space for `bytes`. WriteCodes and WriteIds write beyond their sections, for which
+  // it needs kBlockSlack more.
   Writer(const BlockHeader& header, std::byte* block, size_t bytes) : block_(block, bytes) {
     Append(&header, sizeof header);
   }
@@ -147,9 +147,9 @@ absl::Status MergeBlocks(std::span<const BlockView> blocks,
       return absl::InvalidArgumentError("blocks of different headers can't be merged");
     }
     if (uint64_t{header.first_position} + header.positions != next.first_position) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a block from position ", next.first_position, " does not follow ", header.positions,
-          " positions from ", header.first_position));
+      return absl::InvalidArgumentError(absl::StrCat("a block from position ", next.first_position,
+                                                     " does not follow ", header.positions,
+                                                     " positions from ", header.first_position));
     }
     header.positions += next.positions;
     header.used_slots += next.used_slots;

@@ -130,7 +130,8 @@ void Main() {
 }  // namespace sis
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Ingest beside Redis and an echo. See the head of tests/bench/ingest.cc.");
+  absl::SetProgramUsageMessage(
+      "Ingest beside Redis and an echo. See the head of tests/bench/ingest.cc.");
   absl::ParseCommandLine(argc, argv);
   sis::Main();
 }

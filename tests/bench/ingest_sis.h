@@ -128,7 +128,7 @@ inline void SendAll(const Channels& channels, const std::string& header,
   done.Wait();
 }
 
-// What gRPC alone takes: a server that answers the same messages with as many bytes as acks have.
+// The least that gRPC takes: a server answers the same messages with as many bytes as acks have.
 class Echo {
  public:
   explicit Echo(const Case& c)

@@ -5,8 +5,8 @@
 //     echo_server LISTEN ANSWER_BYTES
 //
 // LISTEN is 127.0.0.1:0 or unix:PATH. Prints the address, then serves until it is killed.
-#include <grpcpp/generic/async_generic_service.h>
 #include <google/protobuf/arena.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstdlib>
