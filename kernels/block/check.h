@@ -18,7 +18,7 @@ absl::StatusOr<BlockView> CheckBlock(std::span<const std::byte> bytes);
 absl::Status CheckPositions(const BlockView& block);
 
 // Makes the checks of CheckPositions on vectors. Returns true if all positions are certainly valid.
-// May return false for valid blocks of less than 64 bytes after the last log-prob.
+// May return false for valid blocks with less than 64 bytes after the last log-prob.
 bool PositionsAreQuicklySeenValid(const BlockView& block);
 
 }  // namespace sis

@@ -41,11 +41,8 @@ CachedBlock::Merged CachedBlock::Merge(std::span<const CachedBlock* const> block
   BlockHeader whole = {};
   uint64_t digest = 0;
   for (const CachedBlock* block : blocks) {
+    if (!views.empty() && !block->Continues(*blocks[views.size() - 1])) break;
     const BlockView view = block->view();
-    if (!views.empty() && (block->first_position_ != views.back().end() ||
-                           block->policy_version_ != blocks[0]->policy_version_)) {
-      break;
-    }
     whole.positions += view.header.positions;
     whole.used_slots += view.header.used_slots;
     whole.encoding = view.header.encoding;

@@ -23,8 +23,8 @@ class CachedBlock {
     std::unique_ptr<const CachedBlock> block;
     size_t count;
   };
-  // Merges as many of the blocks as possible, from the first: up to one that does not follow the
-  // block before it, has another version, is corrupt, or exceeds the limits of a block.
+  // Merges as many of the blocks as possible, from the first: up to one that does not continue the
+  // block before it, is corrupt, or exceeds the limits of a block.
   static Merged Merge(std::span<const CachedBlock* const> blocks);
   CachedBlock(const CachedBlock&) = delete;
   CachedBlock& operator=(const CachedBlock&) = delete;
@@ -42,6 +42,10 @@ class CachedBlock {
   uint32_t positions() const { return positions_; }
   uint32_t end() const { return first_position_ + positions_; }
   uint64_t policy_version() const { return policy_version_; }
+  // Returns true if the positions follow those of `before`, with the same version.
+  bool Continues(const CachedBlock& before) const {
+    return first_position_ == before.end() && policy_version_ == before.policy_version_;
+  }
 
   // Returns positions [index, index + count) of the block, for a backend.
   BlockRange Range(uint32_t index, uint32_t count) const {

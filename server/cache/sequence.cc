@@ -201,7 +201,8 @@ void Sequence::MergeAll() {
   for (auto first = blocks_.begin(); first != blocks_.end();) {
     auto last = std::next(first);
     uint32_t positions = first->second->positions();
-    while (last != blocks_.end() && (positions < kSmallPositions || IsSmall(*last->second))) {
+    while (last != blocks_.end() && (positions < kSmallPositions || IsSmall(*last->second)) &&
+           positions < kMaxBlockPositions && last->second->Continues(*std::prev(last)->second)) {
       positions += last->second->positions();
       ++last;
     }
