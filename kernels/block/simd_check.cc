@@ -382,9 +382,8 @@ class Checker {
 
 bool AreValid(const BlockView& block) {
   // Vectors read up to this far beyond the last log-prob.
-  const size_t log_prob_bytes = block.header.fixed() ? sizeof(uint16_t) : sizeof(float);
-  const std::byte* const last = block.log_probs + block.header.used_slots * log_prob_bytes;
-  if (last + kLanes * sizeof(float) > block.bytes.data() + block.bytes.size()) return false;
+  const size_t log_probs_end = BlockLayout(block.header).multipliers;
+  if (log_probs_end + kLanes * sizeof(float) > block.bytes.size()) return false;
   return VisitIdBytes(block.header.id_bytes, [&]<size_t kIdBytes>() {
     return block.header.fixed() ? Checker<uint16_t>(block).template AllValid<kIdBytes>()
                                 : Checker<float>(block).template AllValid<kIdBytes>();

@@ -36,17 +36,22 @@ std::unique_ptr<const CachedBlock> CachedBlock::Copy(const BlockView& block) {
       ::new (memory) CachedBlock(block.header, block.bytes.size(), digest));
 }
 
+bool CachedBlock::Continues(const CachedBlock& before) const {
+  if (first_position_ != before.end() || policy_version_ != before.policy_version_) return false;
+  const BlockHeader own = view().header, other = before.view().header;
+  return own.encoding == other.encoding && own.id_bytes == other.id_bytes;
+}
+
 CachedBlock::Merged CachedBlock::Merge(std::span<const CachedBlock* const> blocks) {
   std::vector<BlockView> views;
-  BlockHeader whole = {};
+  BlockHeader whole = blocks[0]->view().header;
+  whole.positions = whole.used_slots = 0;
   uint64_t digest = 0;
   for (const CachedBlock* block : blocks) {
     if (!views.empty() && !block->Continues(*blocks[views.size() - 1])) break;
     const BlockView view = block->view();
     whole.positions += view.header.positions;
     whole.used_slots += view.header.used_slots;
-    whole.encoding = view.header.encoding;
-    whole.id_bytes = view.header.id_bytes;
     if (whole.positions > kMaxBlockPositions || BlockLayout(whole).end > kMaxBlockBytes) break;
     // Merging would give damaged bytes valid checksums.
     if (!block->Check().ok()) break;

@@ -42,10 +42,8 @@ class CachedBlock {
   uint32_t positions() const { return positions_; }
   uint32_t end() const { return first_position_ + positions_; }
   uint64_t policy_version() const { return policy_version_; }
-  // Returns true if the positions follow those of `before`, with the same version.
-  bool Continues(const CachedBlock& before) const {
-    return first_position_ == before.end() && policy_version_ == before.policy_version_;
-  }
+  // Returns true if the positions follow those of `before`, with the same version and encoding.
+  bool Continues(const CachedBlock& before) const;
 
   // Returns positions [index, index + count) of the block, for a backend.
   BlockRange Range(uint32_t index, uint32_t count) const {

@@ -7,9 +7,9 @@
 // A stream is a connection of one worker. The worker sends batches of blocks, one block of each of
 // its sequences, with up to four batches under way. For Redis a batch is a pipeline of commands:
 // SET stores each block under a separate key. sis_server checks every block, stores it for
-// evaluation and acks; Redis stores bytes, with its persistence off; the echo stores nothing. All
-// get messages that were made beforehand, so the client's part is writing to sockets and waiting
-// for answers; afterwards the first two are asked whether they have it all.
+// evaluation, and acks. Redis stores bytes, without persistence. The echo stores nothing. All get
+// messages that were made beforehand, so the client's part is writing to sockets and waiting for
+// answers. Afterwards sis_server and Redis are asked whether they have everything.
 #include <unistd.h>
 
 #include <algorithm>

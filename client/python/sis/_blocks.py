@@ -30,7 +30,7 @@ _SLACK = 64
 # Size limit, in bytes, of the buffers that hold blocks packed together.
 _BUFFER_BYTES = 4 << 20
 _ERROR_BYTES = 1024
-# Of the library's structure of Records: three numbers and the addresses of four arrays.
+# Size of Records in the library: three numbers and the addresses of four arrays.
 _RECORDS_BYTES = 7 * 8
 _LIBRARY = pathlib.Path(__file__).with_name("libsis_kernels.so")
 
