@@ -25,7 +25,7 @@ namespace sis {
 namespace {
 
 constexpr size_t kMaxHashBytes = size_t{1} << 29;
-// A hash of FIRST LAST, ranges of keys to be removed, and a stream of news.
+// A hash of FIRST LAST NUMBER, ranges of keys to be removed, and a stream of news.
 constexpr absl::string_view kDrops = "sis:drops", kNews = "sis:news";
 // Servers send once a second at most.
 constexpr absl::string_view kMaxNews = "300";
@@ -167,8 +167,11 @@ class RedisStore final : public HashStore {
   // server.
   absl::Status DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) override {
     HashChange note{.key = std::string(kDrops)};
-    note.put.emplace_back(
-        absl::StrCat(IncarnationPrefix(run_id, first), " ", IncarnationPrefix(run_id, last)), "");
+    // Each note has a number of its own. Another server that drops the same range removes only its
+    // own note, because it may have looked at the keys before this server wrote the last of them.
+    note.put.emplace_back(absl::StrCat(IncarnationPrefix(run_id, first), " ",
+                                       IncarnationPrefix(run_id, last), " ", NewRevision()),
+                          "");
     if (absl::Status status = Change(note); !status.ok()) return status;
     must_drop_ = true;
     DropNotedBehind();
@@ -258,8 +261,8 @@ class RedisStore final : public HashStore {
     if (!notes.ok()) return notes.status();
     for (const auto& [note, nothing] : notes->fields) {
       if (note == kRevisionField) continue;
-      const std::pair<absl::string_view, absl::string_view> range =
-          absl::StrSplit(note, absl::MaxSplits(' ', 1));
+      // Leaves the number out.
+      const std::pair<absl::string_view, absl::string_view> range = absl::StrSplit(note, ' ');
       absl::Status status = DropRange(range.first, range.second);
       if (status.ok()) {
         status = nodes_.Call({.key = kDrops, .arguments = {"HDEL", kDrops, note}}).status();
