@@ -144,7 +144,7 @@ TEST_F(ClientTest, TheExampleRecords) {
 
 TEST_F(ClientTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
   CreateRun("small", 1 << 16);
-  const Client impatient(server_.address(), {.timeout = absl::Seconds(2)});
+  const Client impatient(server_.address(), {.timeout = absl::Seconds(5)});
   const auto stream = impatient.OpenAppend(Header("small"));
   absl::Status status;
   std::vector<v1::SequenceRef> stored;

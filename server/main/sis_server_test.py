@@ -172,7 +172,7 @@ class SisServerTest(unittest.TestCase):
         host, _, port = server.address.rpartition(":")
         client = socket.socket()
         self.addCleanup(client.close)
-        client.settimeout(5)
+        client.settimeout(10)
         client.connect_ex((host, int(port)))
         return client
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
+#include <random>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -37,20 +39,19 @@ void Await(const std::string& what, const Condition& condition) {
   }
 }
 
-// Returns different ports that are free now. Holds each one until it has all.
+// Returns different ports that are free now, below the ports that the system gives to clients. So
+// they stay free until a node takes them, and while it is down. Holds each port until it has all.
 std::vector<int> FreePorts(int count) {
+  std::random_device random;
   std::vector<int> sockets, ports;
-  for (int i = 0; i < count; ++i) {
+  while (std::ssize(ports) < count) {
+    const int port = std::uniform_int_distribution(11'000, 32'000)(random);
+    const sockaddr_in address = {.sin_family = AF_INET,
+                                 .sin_port = htons(static_cast<uint16_t>(port)),
+                                 .sin_addr = {htonl(INADDR_LOOPBACK)}};
     sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (bind(sockets.back(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
-        getsockname(sockets.back(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-      Fail("no free port");
-    }
-    ports.push_back(ntohs(address.sin_port));
+    const auto* any_address = reinterpret_cast<const sockaddr*>(&address);
+    if (bind(sockets.back(), any_address, sizeof(address)) == 0) ports.push_back(port);
   }
   for (const int socket : sockets) close(socket);
   return ports;
@@ -66,12 +67,7 @@ RedisServers::RedisServers(int primaries, int replicas, Options options)
   if (mkdtemp(folder_.data()) == nullptr) Fail("no folder");
   const bool cluster = primaries > 0;
   if (cluster) {
-    const Options more = {"--cluster-enabled",
-                          "yes",
-                          "--cluster-node-timeout",
-                          "1000",
-                          "--cluster-replica-validity-factor",
-                          "0"};
+    const Options more = {"--cluster-enabled", "yes", "--cluster-replica-validity-factor", "0"};
     options_.insert(options_.end(), more.begin(), more.end());
   }
   const int count = cluster ? primaries + replicas : 1;
@@ -117,12 +113,12 @@ RedisServers::~RedisServers() {
   std::filesystem::remove_all(folder_);
 }
 
-std::string RedisServers::address() const {
+std::string RedisServers::address(const std::string& options) const {
   std::string address = "redis:/";
   for (const Node& node : nodes_) {
     absl::StrAppend(&address, &node == &nodes_[0] ? "/" : ",", ToString(node.address));
   }
-  return address;
+  return address + options;
 }
 
 void RedisServers::Start(size_t i) {

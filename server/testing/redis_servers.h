@@ -25,8 +25,9 @@ class RedisServers {
   RedisServers(const RedisServers&) = delete;
   RedisServers& operator=(const RedisServers&) = delete;
 
-  // "redis://127.0.0.1:PORT", with all nodes of a cluster.
-  std::string address() const;
+  // Returns "redis://127.0.0.1:PORT", with all nodes of a cluster, and the options. The timeout is
+  // longer than the default, because nodes may answer late on a busy machine.
+  std::string address(const std::string& options = "?timeout=20") const;
   const std::string& folder() const { return folder_; }
   const RedisNode& node(size_t i) const { return nodes_[i].address; }
 

@@ -14,8 +14,6 @@ from tests.integration.redis_servers import RedisServer
 
 VOCABULARY, TOP_K, POSITIONS, BLOCK = 40, 4, 60, 20
 CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "log_prob_encoding": "float32"}
-# Maximum time until a server notices another's changes, and the time of a test's own calls, in seconds.
-NOTICED = 2.5
 # Timeout of a call, in seconds. The store's own is shorter.
 DEADLINE = 6.0
 RECORDS = random_record(7, POSITIONS, VOCABULARY, TOP_K)._asdict()
@@ -52,9 +50,6 @@ class FleetTest(unittest.TestCase):
             got = getattr(records, name.replace("top_k_", ""))
             self.assertEqual(got.tobytes(), array.astype(got.dtype).tobytes(), name)
 
-    def noticed(self, ask, done=bool):
-        until(ask, done, seconds=NOTICED)
-
     def missing(self, client, run, sequence):
         records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS)])
         return {part.reason for part in records.missing}
@@ -65,7 +60,7 @@ class FleetTest(unittest.TestCase):
         for client in self.clients:
             (state,) = client.get_servers()
             self.assertTrue(state.shared_store)
-            self.noticed(lambda: is_listed(client))
+            until(lambda: is_listed(client))
         # Each has some of it in memory.
         for turn, client in enumerate(self.clients):
             self.append(client, run, "parts", BLOCK * turn, BLOCK * (turn + 1), seal=turn == 2)
@@ -93,19 +88,19 @@ class FleetTest(unittest.TestCase):
         self.assertEqual(self.clients[1].release(run, ["released"]).sequences, 1)
         self.clients[1].advance_version(run, 5)
         for client in self.clients:
-            self.noticed(lambda: self.missing(client, run, "released") == {sis.MissingReason.RELEASED})
-            self.noticed(lambda: client.get_run(run.id).policy_version == 5)
-            self.noticed(lambda: self.missing(client, run, "parts") == {sis.MissingReason.STALE})
+            until(lambda: self.missing(client, run, "released") == {sis.MissingReason.RELEASED})
+            until(lambda: client.get_run(run.id).policy_version == 5)
+            until(lambda: self.missing(client, run, "parts") == {sis.MissingReason.STALE})
         self.assertTrue(self.clients[1].delete_run(run.id))
         for client in self.clients:
-            self.noticed(lambda: not is_listed(client))
+            until(lambda: not is_listed(client))
         self.assertEqual(self.create_run().incarnation, run.incarnation + 1)
 
     def test_a_silent_store_blocks_no_other_call(self):
         run = self.create_run()
         self.append(self.clients[0], run, "stored", seal=True)
         for client in self.clients:
-            self.noticed(lambda: run.id in {status.run.id for status in client.list_runs()})
+            until(lambda: run.id in {status.run.id for status in client.list_runs()})
         self.redis.freeze()
         self.addCleanup(self.redis.thaw)
         began = time.monotonic()

@@ -87,8 +87,9 @@ class ListsTest(ServersTest):
                 load.step(draw)
             # So the next begins seconds from now, after the next draw.
             until(times_stored, lambda times: times > stored)
+            stored = times_stored()
             load.step(10)
-            before, stored = client.list_steps(load.run), times_stored()
+            before = client.list_steps(load.run)
             whole = client.list_steps(load.run, draws=[10])[10]
             until(times_stored, lambda times: times > stored)
             load.step(11)  # which may be lost

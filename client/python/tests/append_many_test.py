@@ -164,7 +164,7 @@ class AppendManyTest(fake_service.ServiceTest):
 
         self.service.refuse = refuse
         with self.assertRaises(sis.AppendError) as raised:
-            self.append(block("a"), block("b"), block("c"), retry_timeout=0.3)
+            self.append(block("a"), block("b"), block("c"), retry_timeout=2)
         self.assertEqual([r.sequence for r in raised.exception.refused], ["b"])
         self.assertGreater(len(refused), 2)
         self.assertGreaterEqual(refused[1] - refused[0], 0.05)

@@ -118,7 +118,7 @@ class ReplicasClientTest(unittest.TestCase):
         # Time stands still for those who ask how long ago the replica failed.
         stopped = functools.partial(CircuitBreaker, lambda: 100.0)
         with unittest.mock.patch("sis._client.CircuitBreaker", stopped):
-            client = self.client = sis.Client(self.names, timeout=0.3)
+            client = self.client = sis.Client(self.names, timeout=2)
         self.addCleanup(client.close)
         run = client.get_run("run").run
         let_go = self.services[1].let_go = threading.Event()

@@ -141,6 +141,15 @@ bool AnswersOpening(const Peer& peer, const std::vector<std::string>& command) {
   return false;
 }
 
+// On a busy machine the deadline of a call may pass before the answer comes.
+std::unique_ptr<Store> Open(const FakeServer& server) {
+  for (;;) {
+    auto store = OpenRedis(server.address(), "server");
+    const bool is_late = absl::StrContains(store.status().message(), "in time");
+    if (!is_late) return *std::move(store);
+  }
+}
+
 // Opens normally, then answers with `answer`.
 Answer Then(Answer answer) {
   return [answer = std::move(answer)](const Peer& peer, const std::vector<std::string>& command) {
@@ -288,12 +297,11 @@ INSTANTIATE_TEST_SUITE_P(All, HostileRedisTest, ::testing::ValuesIn(Hostilities(
 
 TEST_P(HostileRedisTest, AnOpenedStoreReturnsErrorsByTheDeadline) {
   const FakeServer server(Then(GetParam().answer));
-  const auto store = OpenRedis(server.address(), "server");
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open(server);
   int told = 0;
   // On a busy machine the deadline of every call may pass before the answer comes.
   while (told == 0) {
-    for (const auto& [call, status] : CallAll(**store)) {
+    for (const auto& [call, status] : CallAll(*store)) {
       // An answer may be right for some calls.
       if (status.ok() || absl::IsNotFound(status)) continue;
       EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDataLoss(status)) << call << status;
@@ -338,9 +346,8 @@ TEST(HostileTopologyTest, NodesThatRedirectToEachOther) {
     return peer.Say(absl::StrCat("-MOVED 1 127.0.0.1:", port, "\r\n"));
   }));
   port = server.port();
-  const auto store = OpenRedis(server.address(), "server");
-  ASSERT_TRUE(store.ok()) << store.status();
-  for (const auto& [call, status] : CallAll(**store)) {
+  const auto store = Open(server);
+  for (const auto& [call, status] : CallAll(*store)) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << call << status;
   }
 }
@@ -351,8 +358,7 @@ TEST(HostileTopologyTest, AScanThatNeverEnds) {
     if (command[0] == "SCAN") return peer.Say("*2\r\n$1\r\n7\r\n*0\r\n");
     return AnswersOpening(peer, command);
   });
-  const auto store = OpenRedis(server.address(), "server");
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open(server);
   absl::SleepFor(absl::Milliseconds(200));
 }
 
@@ -364,9 +370,8 @@ TEST(HostileRedisMemoryTest, RepliesTakeNoMoreThanTheirLimit) {
   for (const Hostility& hostility : Hostilities()) {
     if (!absl::StrContains(hostility.name, "array")) continue;
     const FakeServer server(Then(hostility.answer));
-    const auto store = OpenRedis(server.address(), "server");
-    ASSERT_TRUE(store.ok());
-    (*store)->GetRun("run").status().IgnoreError();
+    const auto store = Open(server);
+    store->GetRun("run").status().IgnoreError();
   }
   EXPECT_LT(PeakBytes() - before, int64_t{256} << 20);
 }

@@ -237,7 +237,7 @@ TEST(RedisStoreTest, AFullServerTakesNoPartsAndDrops) {
 
 TEST(RedisStoreTest, ARestartedServerIsFound) {
   RedisServers servers({"--appendonly", "yes", "--appendfsync", "always"});
-  const auto store = Open(servers.address());
+  const auto store = Open(servers.address("?timeout=5"));
   const std::vector<StoredPart> parts = {Gap(5, 1), Block(0, 5, "rows"), Seal(6)};
   ASSERT_TRUE(Put(*store, Sequence("a"), parts).ok());
   servers.Kill(0);
@@ -249,7 +249,7 @@ TEST(RedisStoreTest, ARestartedServerIsFound) {
 
 TEST(RedisStoreTest, ASilentServerEndsNoLaterThanTheDeadline) {
   RedisServers servers;
-  const auto store = Open(servers.address() + "?timeout=0.5");
+  const auto store = Open(servers.address("?timeout=5"));
   servers.Signal(0, SIGSTOP);
   const absl::Time start = SteadyNow();
   const absl::Status status = Put(*store, Sequence("a"), {Block(0, 1, "rows")});
@@ -286,7 +286,8 @@ TEST(RedisClusterTest, SlotsThatMoveAreFollowed) {
 
 TEST(RedisClusterTest, AReplicaThatIsPromotedIsFound) {
   RedisServers servers(3, 3);
-  const auto store = Open(servers.address());
+  for (int i = 0; i < 6; ++i) servers.Ask(i, {"CONFIG", "SET", "cluster-node-timeout", "1000"});
+  const auto store = Open(servers.address("?timeout=2"));
   const auto put_all = [&]() -> absl::Status {
     for (int i = 0; i < 30; ++i) {
       absl::Status status = Put(*store, Sequence(absl::StrCat(i)), {Block(0, 1, "rows")});
@@ -315,13 +316,13 @@ TEST(RedisStoreTest, ProblemsHaveClearMessages) {
   for (const auto& [options, address_options, message] : std::vector<Problem>{
            {{"--requirepass", "secret"}, "?timeout=20", "refuses user or password"},
            {{"--requirepass", "secret"}, "?password_file=/nonexistent", "no password"},
-           {{"--replicaof", "127.0.0.1 1"}, "?timeout=0.3", "is a read-only replica"},
+           {{"--replicaof", "127.0.0.1 1"}, "?timeout=20", "is a read-only replica"},
            {{"--rename-command", "INFO", "OTHER"}, "?timeout=20", "unknown command"},
            {{"--min-replicas-to-write", "1"}, "?timeout=20", "NOREPLICAS"},
            {{}, "/99?timeout=20", "DB index is out of range"},
        }) {
     const RedisServers servers(options);
-    const absl::Status status = OpenRedis(servers.address() + address_options, "").status();
+    const absl::Status status = OpenRedis(servers.address(address_options), "").status();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }

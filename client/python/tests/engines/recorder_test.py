@@ -211,7 +211,7 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add("a", output(0, 3, "finished", versions=[("v9",)]))
             recorder.flush()
         self.assertGreaterEqual(len(asked), 2)
-        self.assertGreaterEqual(min(np.diff(asked)), 0.5)
+        self.assertGreaterEqual(min(np.diff(asked)), 0.45)
 
     def test_no_more_than_a_number_of_positions_wait_for_labels(self):
         with self.recorder(policy_version=None) as recorder:
