@@ -200,11 +200,20 @@ absl::Status Ingest::ApplySeal(SequenceNameView name, const v1::Seal& seal) {
 absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                             absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change) {
   if (!has_store()) return change().status();
+  const auto [held, is_first] = held_.try_emplace(Copy(name), sequence);
+  if (held->second != sequence) {
+    const absl::Status status = absl::UnavailableError(
+        "another server stored a conflicting part during this batch, try again");
+    unavailable_[held->first] = InSequence(name, status);
+    return status;
+  }
   SequenceParts& parts = PartsOf(*sequence);
   WriterLock order(parts.order);
   absl::StatusOr<std::vector<StoredPart>> changed = change();
-  if (!changed.ok()) return changed.status();
-  held_[Copy(name)] = sequence;
+  if (!changed.ok()) {
+    if (is_first) held_.erase(held);
+    return changed.status();
+  }
   for (StoredPart& part : *changed) parts.unwritten.push_back(std::move(part));
   return absl::OkStatus();
 }
@@ -257,6 +266,9 @@ void Ingest::Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks) {
   sealed_.clear();
   held_.clear();
   unavailable_.clear();
+  // If the run was closed, its data was removed, maybe before this batch was written.
+  const bool is_open = registry_->Find(run_->id(), run_->incarnation()).ok();
+  if (!is_open) stored_->DropRunBehind(*run_);
 }
 
 EntryAck Ingest::Refusal(absl::Status status) {

@@ -44,6 +44,9 @@ class BackingStore {
   // the caller holds the run's lock. A shared store keeps an expired or stale sequence if its own
   // data says that it is neither.
   virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
+  // Removes all sequences of a closed run in the background. A call that writes after the run was
+  // closed must repeat this. Doesn't wait; the caller may hold the run's lock.
+  virtual void DropRunBehind(const Run& run) = 0;
 };
 
 }  // namespace sis

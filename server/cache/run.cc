@@ -328,6 +328,7 @@ void Run::Close() {
   closed_ = true;
   versions_ = VersionIndex();
   std::swap(dropped, members_);
+  if (backing_ != nullptr) backing_->DropRunBehind(*this);
 }
 
 RunDescription Run::Describe() const {

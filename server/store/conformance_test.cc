@@ -159,7 +159,13 @@ TEST_P(ConformanceTest, AChangeIsMadeToTheRevisionThatItNames) {
   Reopen();
   EXPECT_THAT(PartsOf(a), ElementsAre(first, second));
   EXPECT_EQ(store_->Load(a)->revision, two);
-  EXPECT_EQ(*DropOne(*store_, a, kReleased), true);
+  const auto drop = [&](uint64_t revision) -> bool {
+    const DroppedSequence dropped{.sequence = a, .reason = kReleased, .revision = revision};
+    return (*store_->Drop({&dropped, 1}, kNever))[0];
+  };
+  EXPECT_FALSE(drop(one));
+  EXPECT_THAT(PartsOf(a), ElementsAre(first, second));
+  EXPECT_TRUE(drop(two));
   for (const uint64_t old : {uint64_t{0}, one, two}) {
     EXPECT_TRUE(absl::IsAborted(put(old, second).status()));
   }

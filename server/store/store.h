@@ -71,6 +71,8 @@ struct DroppedSequence {
   SequenceIdentity sequence;
   // A v1::MissingReason.
   uint8_t reason = 0;
+  // If set, the sequence stays unless this is its revision.
+  std::optional<uint64_t> revision = {};
 };
 
 struct StoredRun {
@@ -130,8 +132,8 @@ class Store {
   }
 
   // Removes all parts of the sequences, and keeps the reasons until `expires`. The first reason of
-  // a sequence stays. Returns true for each sequence that had parts. After an error some may have
-  // been dropped.
+  // a sequence stays. Returns true for each sequence whose parts it removed. After an error some
+  // may have been dropped.
   virtual absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                                  absl::Time expires) = 0;
 

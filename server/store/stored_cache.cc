@@ -29,6 +29,10 @@ constexpr size_t kMaxPendingDrops = 65'536;
 // Maximum number of news that wait to be sent, and of runs known to be used elsewhere. Further news
 // are not sent, and at this number all such runs are forgotten.
 constexpr size_t kMaxNews = 65'536;
+// Maximum number of news in one exchange.
+constexpr ptrdiff_t kNewsAtOnce = 4096;
+// A server that exchanged no news for longer may have missed some.
+constexpr absl::Duration kMaxSilence = absl::Minutes(5);
 // Time for which the reason of a dropped sequence is stored for later starts of the server.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
@@ -394,23 +398,33 @@ void StoredCache::RetryDropsBehind() {
   behind_.Schedule("", [this] { WriteDrops(); });
 }
 
-bool StoredCache::IsStale(const SequenceIdentity& sequence) {
+void StoredCache::DropRunBehind(const Run& run) {
+  behind_.Schedule("", [this, run_id = run.id(), incarnation = run.incarnation()] {
+    // RocksDB repeats it at the next start.
+    store_.DropIncarnations(run_id, incarnation, incarnation + 1).IgnoreError();
+  });
+}
+
+absl::StatusOr<uint64_t> StoredCache::StaleRevision(const SequenceIdentity& sequence) {
   const auto run = registry_.Find(sequence.run_id, sequence.incarnation);
+  if (!run.ok()) return 0;
   const absl::StatusOr<StoredSequence> stored = store_.Load(sequence);
-  if (!run.ok() || !stored.ok() || stored->dropped.has_value()) return false;
+  if (absl::IsUnavailable(stored.status())) return stored.status();
+  if (!stored.ok() || stored->dropped.has_value()) return 0;
   const uint64_t oldest_fresh = (*run)->oldest_fresh_version();
-  return std::ranges::all_of(stored->parts, [&](const StoredPart& part) {
+  const bool is_stale = std::ranges::all_of(stored->parts, [&](const StoredPart& part) {
     if (part.kind != StoredPart::Kind::kBlock) return true;
     const absl::StatusOr<BlockView> block =
         OpenBlock(std::as_bytes(std::span(part.bytes)), /*checksums=*/false);
     return block.ok() && block->header.policy_version < oldest_fresh;
   });
+  return is_stale ? stored->revision : 0;
 }
 
 void StoredCache::WriteDrops() {
   constexpr auto kStale = static_cast<uint8_t>(MissingReason::kStale);
   for (;;) {
-    std::vector<DroppedSequence> dropped, kept;
+    std::vector<DroppedSequence> dropped;
     {
       WriterLock lock(drops_mutex_);
       for (const auto& [sequence, reason] : drops_) {
@@ -422,25 +436,36 @@ void StoredCache::WriteDrops() {
         return;
       }
     }
-    if (store_.shared()) {
-      const auto goes = [&](const DroppedSequence& drop) {
-        return drop.reason != kStale || IsStale(drop.sequence);
-      };
-      const auto others = std::partition(dropped.begin(), dropped.end(), goes);
-      kept.assign(others, dropped.end());
-      dropped.erase(others, dropped.end());
+    absl::Status status;
+    for (DroppedSequence& drop : dropped) {
+      if (!store_.shared() || drop.reason != kStale) continue;
+      const absl::StatusOr<uint64_t> revision = StaleRevision(drop.sequence);
+      status = revision.status();
+      if (!status.ok()) break;
+      drop.revision = *revision;
     }
-    const bool stored = dropped.empty() || store_.Drop(dropped, clock_() + kReasonKept).ok();
-    for (const DroppedSequence& drop : dropped) {
-      if (stored) NoteNews(drop.sequence);
+    const auto stay =
+        std::partition(dropped.begin(), dropped.end(),
+                       [](const DroppedSequence& drop) { return drop.revision != 0; });
+    const std::vector<DroppedSequence> kept(stay, dropped.end());
+    dropped.erase(stay, dropped.end());
+    absl::StatusOr<std::vector<bool>> had_parts;
+    if (status.ok() && !dropped.empty()) {
+      had_parts = store_.Drop(dropped, clock_() + kReasonKept);
+      status = had_parts.status();
     }
     WriterLock lock(drops_mutex_);
-    for (const DroppedSequence& drop : kept) drops_.erase(drop.sequence);
-    if (!stored) {
-      writing_drops_ = false;  // the other drops are retried later
+    if (!status.ok()) {
+      writing_drops_ = false;  // they are retried later
       return;
     }
-    for (const DroppedSequence& drop : dropped) drops_.erase(drop.sequence);
+    for (const DroppedSequence& drop : kept) drops_.erase(drop.sequence);
+    for (size_t i = 0; i < dropped.size(); ++i) {
+      // If the sequence has changed since it was found stale, look again.
+      if (dropped[i].revision.has_value() && !(*had_parts)[i]) continue;
+      NoteNews(dropped[i].sequence);
+      drops_.erase(dropped[i].sequence);
+    }
   }
 }
 
@@ -456,13 +481,19 @@ void StoredCache::ExchangeNews() {
   std::vector<std::string> own;
   {
     WriterLock lock(news_mutex_);
-    own.swap(news_);
+    const auto rest = news_.begin() + std::min(std::ssize(news_), kNewsAtOnce);
+    own.assign(std::move_iterator(news_.begin()), std::move_iterator(rest));
+    news_.erase(news_.begin(), rest);
   }
   const absl::StatusOr<std::vector<std::string>> news = store_.ExchangeNews(own);
-  if (!news.ok()) {
+  {
     WriterLock lock(news_mutex_);
-    std::ranges::move(own, std::back_inserter(news_));
-    return;
+    if (!news.ok()) {
+      std::ranges::move(own, std::back_inserter(news_));
+      return;
+    }
+    const absl::Time now = clock_();
+    if (now - std::exchange(heard_, now) > kMaxSilence) heard_since_ = now;
   }
   for (const std::string& item : *news) {
     v1::InspectSequenceRequest named;
@@ -484,9 +515,12 @@ void StoredCache::ExchangeNews() {
 }
 
 bool StoredCache::IsUsedElsewhere(const std::string& run_id, absl::Duration within) {
+  if (!store_.shared()) return false;
   ReaderLock lock(news_mutex_);
+  const absl::Time now = clock_();
+  if (now - heard_ > kMaxSilence || now - heard_since_ <= within) return true;
   const auto used = used_.find(run_id);
-  return used != used_.end() && clock_() - used->second <= within;
+  return used != used_.end() && now - used->second <= within;
 }
 
 }  // namespace sis

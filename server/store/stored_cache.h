@@ -42,6 +42,7 @@ class StoredCache final : public BackingStore {
   // Includes everything that other servers have stored until now.
   Run::Found Find(Run& run, const SequenceName& name) override;
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
+  void DropRunBehind(const Run& run) override;
   // Retries drops that failed. Must be called periodically.
   void RetryDropsBehind();
 
@@ -50,7 +51,8 @@ class StoredCache final : public BackingStore {
   void ExchangeNews() ABSL_LOCKS_EXCLUDED(news_mutex_);
   // The next ExchangeNews sends that the run is in use.
   void NoteUse(const Run& run) { NoteNews({run.id(), run.incarnation(), "", 0}); }
-  // Returns true if another server has sent within this time that the run is in use.
+  // Returns true if another server has sent within this time that the run is in use, or if this
+  // server may have missed that.
   bool IsUsedElsewhere(const std::string& run_id, absl::Duration within)
       ABSL_LOCKS_EXCLUDED(news_mutex_);
 
@@ -87,8 +89,9 @@ class StoredCache final : public BackingStore {
   void Merge(const Run& run, const SequenceName& name, const Sequence& sequence,
              SequenceParts& parts, uint32_t least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
   absl::Time ExpiryOf(const Run& run) const;
-  // Returns true if all stored blocks are stale; false if some are not, or the store fails.
-  bool IsStale(const SequenceIdentity& sequence);
+  // Returns the revision of the stored sequence if all its blocks are stale, else 0. Errors as in
+  // Store.
+  absl::StatusOr<uint64_t> StaleRevision(const SequenceIdentity& sequence);
   void WriteDrops() ABSL_LOCKS_EXCLUDED(drops_mutex_);
   // Adds news about a sequence, or about the whole run if the id is empty.
   void NoteNews(const SequenceIdentity& sequence) ABSL_LOCKS_EXCLUDED(news_mutex_);
@@ -102,7 +105,7 @@ class StoredCache final : public BackingStore {
   std::condition_variable_any loaded_;
   std::atomic<int> merging_ = 0;  // number waiting or running
 
-  Mutex drops_mutex_;  // locked before nothing but the queue of behind_
+  Mutex drops_mutex_;  // locked before news_mutex_ and the queue of behind_
   // Sequences that the store must still drop, with the reasons.
   std::map<SequenceIdentity, MissingReason> drops_ ABSL_GUARDED_BY(drops_mutex_);
   bool writing_drops_ ABSL_GUARDED_BY(drops_mutex_) = false;  // scheduled or running
@@ -111,6 +114,9 @@ class StoredCache final : public BackingStore {
   std::vector<std::string> news_ ABSL_GUARDED_BY(news_mutex_);
   // Times at which other servers last sent that a run is in use, by its id.
   std::map<std::string, absl::Time> used_ ABSL_GUARDED_BY(news_mutex_);
+  // Times of the last exchange, and since when all news were heard.
+  absl::Time heard_ ABSL_GUARDED_BY(news_mutex_) = absl::InfinitePast();
+  absl::Time heard_since_ ABSL_GUARDED_BY(news_mutex_) = absl::InfiniteFuture();
 
   WorkerPool behind_;  // destroyed first, which runs all waiting work
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -147,7 +148,8 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
 void StoredRuns::ForgetIdle(absl::Duration unused) {
   if (stored_ != nullptr && stored_->store().shared()) NoteUsed(unused);
   for (const std::shared_ptr<Run>& run : registry_.Idle(unused)) {
-    if (stored_ != nullptr && stored_->IsUsedElsewhere(run->id(), unused)) continue;
+    // Other servers send a use a period of NoteUsed later.
+    if (stored_ != nullptr && stored_->IsUsedElsewhere(run->id(), 1.5 * unused)) continue;
     v1::RunRef ref;
     ref.set_run_id(run->id());
     ref.set_incarnation(run->incarnation());
@@ -379,16 +381,12 @@ void StoredRuns::TakeInShared() {
   stored_->ExchangeNews();
   const absl::StatusOr<ListedRuns> listed = stored_->store().ListRuns();
   if (!listed.ok()) return;
-  std::map<std::string, uint64_t> before;
-  for (const std::shared_ptr<Run>& run : registry_.List()) before[run->id()] = run->incarnation();
+  std::set<std::string> known;
+  for (const std::shared_ptr<Run>& run : registry_.List()) known.insert(run->id());
   for (const auto& [run_id, why] : listed->unreadable) Noted(run_id, why).IgnoreError();
   for (const StoredRun& there : listed->runs) {
-    const auto known = before.find(there.run_id);
-    if (there.deleted() && known == before.end()) continue;
+    if (there.deleted() && !known.contains(there.run_id)) continue;
     Adopt(there).IgnoreError();  // quarantined, or retried
-    if (known == before.end() || known->second >= EndOfPast(there)) continue;
-    // Entries appended here until now were stored after the removal.
-    stored_->store().DropIncarnations(there.run_id, known->second, EndOfPast(there)).IgnoreError();
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -28,6 +29,7 @@ struct Faults {
   std::atomic<Fault> fault = Fault::kNone;
   absl::Duration slowness;  // of every Load
   std::atomic<int> loads = 0;
+  std::function<void()> after_next_load;
 };
 
 // Forwards all calls to `store` while there is no fault. For the store, kDown looks like the kill
@@ -48,7 +50,9 @@ class FaultyStore final : public Store {
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
     absl::SleepFor(faults_.slowness);
     ++faults_.loads;
-    return Read([&] { return store_->Load(sequence); });
+    absl::StatusOr<StoredSequence> loaded = Read([&] { return store_->Load(sequence); });
+    if (const auto after = std::exchange(faults_.after_next_load, nullptr)) after();
+    return loaded;
   }
   absl::StatusOr<uint64_t> Revision(const SequenceIdentity& sequence) override {
     return Read([&] { return store_->Revision(sequence); });

@@ -25,6 +25,7 @@ class AttachingStore final : public BackingStore {
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceParts>(); }
   FoundSequence Find(Run& run, const SequenceName& name) override { return run.Find(name); }
   void DropBehind(const Run&, const SequenceName&, MissingReason) override {}
+  void DropRunBehind(const Run&) override {}
 };
 
 struct Kind {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "server/store/open_store.h"
@@ -95,19 +96,33 @@ TEST_F(SharedStoreTest, WhatHasNotChangedIsNotLoadedAgain) {
 }
 
 TEST_F(SharedStoreTest, ARunThatOneUsesIsIdleNowhere) {
-  const auto pass = [&](absl::Duration time, bool used) {
-    for (Replica* server : {&one_, &two_}) server->clock().Advance(time);
+  Faults faults;  // of the third server
+  Replica three(std::make_unique<FaultyStore>(*sis::OpenStore(redis_.address(), "three"), faults),
+                LosslessConfig(kSlots));
+  // The first server sends a use up to 16 minutes later, so the others hear nothing for 64 minutes.
+  const auto pass = [&](bool used) {
     if (used) EXPECT_TRUE(one_.registry().Find("run", 1).ok());
-    for (Replica* server : {&one_, &two_}) {
-      server->runs().ForgetIdle(absl::Hours(1));
-      server->runs().TakeInShared();
+    for (int minute = 0; minute < 56; minute += 4) {
+      for (Replica* server : {&one_, &two_, &three}) {
+        server->clock().Advance(absl::Minutes(4));
+        server->runs().ForgetIdle(absl::Hours(1));
+        server->runs().TakeInShared();
+      }
     }
   };
-  for (int turn = 0; turn < 10; ++turn) pass(absl::Minutes(20), true);
-  EXPECT_EQ(two_.registry().List().size(), 1);
-  EXPECT_FALSE(two_.runs().registry().Idle(absl::Hours(1)).empty()) << "by itself it would go";
-  for (int turn = 0; turn < 4; ++turn) pass(absl::Minutes(20), false);
-  EXPECT_EQ(two_.registry().List().size(), 0);
+  const auto size = [](Replica& server) { return server.registry().List().size(); };
+  for (int turn = 0; turn < 5; ++turn) pass(true);
+  faults.fault = Fault::kDown;
+  for (int turn = 0; turn < 4; ++turn) pass(true);
+  redis_.Ask(0, {"DEL", "sis:news"});
+  faults.fault = Fault::kNone;
+  pass(true);
+  for (Replica* server : {&two_, &three}) {
+    EXPECT_EQ(size(*server), 1);
+    EXPECT_FALSE(server->registry().Idle(absl::Hours(1)).empty()) << "by itself it would go";
+  }
+  for (int turn = 0; turn < 3; ++turn) pass(false);
+  EXPECT_EQ(size(two_), 0);
 }
 
 // It may be in use elsewhere; the store knows when it has expired.
@@ -132,6 +147,97 @@ TEST_F(SharedStoreTest, SequencesThatOneServerConsidersStaleStayStored) {
   ASSERT_EQ(two.AppendBlock(records_.Block("a", 20, 1, 20, 20)).code(), 0);
   EXPECT_EQ(*one.AdvanceVersion(2), 1) << "leaves its memory";
   EXPECT_EQ(Positions(one, "a"), 40);
+}
+
+TEST_F(SharedStoreTest, StaleSequencesAreDroppedUnlessTheyGoOn) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  Replica two(OpenStore("two"), config, "short");
+  {
+    Replica one(OpenStore("one"), config, "short");
+    for (const char* id : {"a", "b"}) {
+      ASSERT_EQ(one.AppendBlock(records_.Block(id, 0, 0, 0, 20)).code(), 0);
+    }
+    faults_.after_next_load = [&] {
+      EXPECT_EQ(two.AppendBlock(records_.Block("a", 20, 2, 20, 20)).code(), 0);
+    };
+    EXPECT_EQ(*one.AdvanceVersion(2), 2);
+  }  // which waits for the drops
+  EXPECT_EQ(Positions(two, "a"), 40);
+  EXPECT_EQ(two.Find("b"), Run::Found(MissingReason::kStale));
+}
+
+TEST_F(SharedStoreTest, DropsWaitForTheStore) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  {
+    Replica one(OpenStore("one"), config, "short");
+    ASSERT_EQ(one.AppendBlock(records_.Block("a", 0, 0, 0, 20)).code(), 0);
+    const int loads = faults_.loads;
+    faults_.fault = Fault::kDown;
+    EXPECT_EQ(*one.run().AdvanceVersion(2), 1);
+    while (faults_.loads == loads) absl::SleepFor(absl::Milliseconds(1));
+    absl::SleepFor(absl::Milliseconds(20));  // in which the drop would be forgotten
+    faults_.fault = Fault::kNone;
+  }
+  Replica two(OpenStore("two"), config, "short");
+  EXPECT_EQ(two.Find("a"), Run::Found(MissingReason::kStale));
+}
+
+// A sequence that leaves memory during a batch takes unwritten entries of the batch with it.
+TEST_F(SharedStoreTest, ABatchDuringWhichTheSequenceIsLoadedAgainIsRefused) {
+  v1::AppendBatch first, second, both;
+  *first.add_entries() = EntryOf(two_.run(), records_.Block("a", 10, 0, 10, 10));
+  *second.add_entries() = EntryOf(two_.run(), records_.Block("a", 0, 0, 0, 10));
+  both.MergeFrom(first);
+  both.MergeFrom(second);
+  absl::StatusOr<Ingest> ingest = Ingest::Open(two_.runs(), HeaderOf(two_.run()));
+  ingest->BringIn(both);
+  v1::AppendEntry gap;
+  gap.mutable_sequence()->set_id("a");
+  gap.mutable_gap()->set_first_position(10);
+  gap.mutable_gap()->set_length(10);
+  gap.mutable_gap()->set_reason(v1::MISSING_REASON_NO_LOG_PROB);
+  ASSERT_EQ(one_.Append(gap).code(), 0);
+  std::vector<EntryAck> acks;
+  ASSERT_TRUE(ingest->Apply(first, acks).ok());
+  Positions(two_, "a");  // loads it
+  ASSERT_TRUE(ingest->Apply(second, acks).ok());
+  ingest->Store(both, acks);
+  for (const EntryAck& ack : acks) EXPECT_TRUE(absl::IsUnavailable(ack.status)) << ack.status;
+}
+
+TEST_F(SharedStoreTest, NothingStaysOfASupersededRun) {
+  const std::unique_ptr<Store> store = OpenStore("any");
+  const auto supersede = [](Replica& server, uint64_t incarnation) {
+    EXPECT_TRUE(
+        server.runs().Create(CreateRequest("run", LosslessConfig(kSlots), incarnation)).ok());
+  };
+  const auto await_drops = [&] {
+    while (redis_.Ask(0, {"HLEN", "sis:drops"}).integer != 1) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  };
+  const auto await_nothing = [&](const std::string& id) {
+    while (!absl::IsNotFound(store->Load({"run", 1, id, 0}).status())) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  };
+  supersede(one_, 2);
+  await_drops();
+  // The other server doesn't know yet.
+  ASSERT_EQ(Append(two_, 0, 10), StatusCode::kOk);
+  v1::AppendBatch batch;
+  *batch.add_entries() = EntryOf(two_.run(), records_.Block("under way", 0, 0, 0, 10));
+  std::vector<EntryAck> acks;
+  absl::StatusOr<Ingest> ingest = Ingest::Open(two_.runs(), HeaderOf(two_.run()));
+  ingest->BringIn(batch);
+  ASSERT_TRUE(ingest->Apply(batch, acks).ok());
+  supersede(two_, 2);
+  await_nothing("a");
+  await_drops();
+  ingest->Store(batch, acks);
+  await_nothing("under way");
 }
 
 TEST_F(SharedStoreTest, LabelsOfOthersAreNoticed) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <iostream>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,8 +28,8 @@ namespace {
 constexpr size_t kMaxHashBytes = size_t{1} << 29;
 // A hash of FIRST LAST NUMBER, ranges of keys to be removed, and a stream of news.
 constexpr absl::string_view kDrops = "sis:drops", kNews = "sis:news";
-// Servers send once a second at most.
-constexpr absl::string_view kMaxNews = "300";
+// Servers send once a second at most. A reply with a few entries is far below its limit.
+constexpr absl::string_view kMaxNews = "300", kEntriesAtOnce = "16";
 
 // Scripts run only on Redis 7 and later. Those with the first header run at maxmemory too.
 constexpr absl::string_view kWhenFull = "#!lua flags=allow-oom\n", kUnlessFull = "#!lua\n";
@@ -50,12 +51,14 @@ if redis.call('PTTL', key) < tonumber(ARGV[1]) then redis.call('PEXPIRE', key, A
 return 1
 )";
 
-// Arguments: the time to live, the reason, the new revision. Returns 1 if there were parts.
+// Arguments: the time to live, the reason, the expected revision (empty: any), the new one. Returns
+// 1 if it removed parts.
 constexpr absl::string_view kDrop = R"(#!lua flags=allow-oom
 local key, had = KEYS[1], 0
+if ARGV[3] ~= '' and redis.call('HGET', key, 'v') ~= ARGV[3] then return 0 end
 if redis.call('HEXISTS', key, 'd') == 0 then
   had = redis.call('DEL', key)
-  redis.call('HSET', key, 'd', ARGV[2], 'v', ARGV[3])
+  redis.call('HSET', key, 'd', ARGV[2], 'v', ARGV[4])
 end
 if redis.call('PTTL', key) < tonumber(ARGV[1]) then redis.call('PEXPIRE', key, ARGV[1]) end
 return had
@@ -69,6 +72,11 @@ std::string MillisecondsUntil(absl::Time expires) {
   constexpr int64_t kMax = int64_t{100} * 366 * 24 * 3600 * 1000;
   return absl::StrCat(
       std::clamp(absl::ToInt64Milliseconds(expires - absl::Now()), int64_t{0}, kMax));
+}
+
+// Returns a script's argument: an expected revision, or nothing for any.
+std::string RevisionText(std::optional<uint64_t> revision) {
+  return revision.has_value() ? absl::StrCat(*revision) : "";
 }
 
 absl::Status Unexpected(absl::string_view call) {
@@ -126,18 +134,25 @@ class RedisStore final : public HashStore {
       auto& arguments = commands.back().arguments;
       for (const std::string& item : news) arguments.insert(arguments.end(), {sender_, item});
     }
-    commands.push_back({.key = kNews, .arguments = {"XRANGE", kNews, news_after_, "+"}});
-    std::vector<absl::StatusOr<RedisReply>> replies = nodes_.CallAll(commands);
-    for (const auto& reply : replies) {
-      if (!reply.ok()) return reply.status();
-    }
     std::vector<std::string> heard;
-    for (RedisReply& entry : replies.back()->elements) {
-      if (entry.elements.size() != 2) return Unexpected("XRANGE");
-      news_after_ = "(" + entry.elements[0].text;
-      std::vector<RedisReply>& items = entry.elements[1].elements;
-      for (size_t i = 1; i < items.size(); i += 2) {
-        if (items[i - 1].text != sender_) heard.push_back(std::move(items[i].text));
+    for (bool may_have_more = true; may_have_more; commands.clear()) {
+      commands.push_back(
+          {.key = kNews,
+           .arguments = {"XRANGE", kNews, news_after_, "+", "COUNT", kEntriesAtOnce}});
+      std::vector<absl::StatusOr<RedisReply>> replies = nodes_.CallAll(commands);
+      for (const auto& reply : replies) {
+        if (reply.ok()) continue;
+        if (heard.empty()) return reply.status();
+        return heard;  // the next call begins after them
+      }
+      may_have_more = !replies.back()->elements.empty();
+      for (RedisReply& entry : replies.back()->elements) {
+        if (entry.elements.size() != 2) return Unexpected("XRANGE");
+        news_after_ = "(" + entry.elements[0].text;
+        std::vector<RedisReply>& items = entry.elements[1].elements;
+        for (size_t i = 1; i < items.size(); i += 2) {
+          if (items[i - 1].text != sender_) heard.push_back(std::move(items[i].text));
+        }
       }
     }
     return heard;
@@ -146,13 +161,17 @@ class RedisStore final : public HashStore {
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                          absl::Time expires) override {
     const std::string time_to_live = MillisecondsUntil(expires), next = absl::StrCat(NewRevision());
-    std::vector<std::string> keys;
-    for (const DroppedSequence& drop : sequences) keys.push_back(SequenceKey(drop.sequence));
+    std::vector<std::string> keys, expected;
+    for (const DroppedSequence& drop : sequences) {
+      keys.push_back(SequenceKey(drop.sequence));
+      expected.push_back(RevisionText(drop.revision));
+    }
     std::vector<RedisCommand> commands;
     for (size_t i = 0; i < keys.size(); ++i) {
       const absl::string_view reason(reinterpret_cast<const char*>(&sequences[i].reason), 1);
       commands.push_back(
-          {.key = keys[i], .arguments = {"EVAL", kDrop, "1", keys[i], time_to_live, reason, next}});
+          {.key = keys[i],
+           .arguments = {"EVAL", kDrop, "1", keys[i], time_to_live, reason, expected[i], next}});
     }
     std::vector<bool> had_parts;
     for (const absl::StatusOr<RedisReply>& reply : nodes_.CallAll(commands)) {
@@ -233,7 +252,7 @@ class RedisStore final : public HashStore {
   absl::Status Change(const HashChange& change) override {
     const std::string script = absl::StrCat(change.when_full ? kWhenFull : kUnlessFull, kChange),
                       time_to_live = MillisecondsUntil(change.expires),
-                      expected = change.revision.has_value() ? absl::StrCat(*change.revision) : "",
+                      expected = RevisionText(change.revision),
                       next = absl::StrCat(change.next_revision),
                       removed = absl::StrCat(change.removed.size());
     RedisCommand command{

@@ -157,6 +157,15 @@ TEST(RedisStoreTest, IncarnationsAreDroppedWhereAnotherServerDropsThemToo) {
   }
 }
 
+TEST(RedisStoreTest, NewsBeyondTheLimitOfAReplyAreHeard) {
+  const RedisServers servers;
+  const auto one = Open(servers.address()), other = Open(servers.address(), "other");
+  const std::vector<std::string> news(4000, std::string(70, 'x'));
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(one->ExchangeNews(news).ok());
+  EXPECT_EQ(other->ExchangeNews({})->size(), 400'000);
+  EXPECT_THAT(*other->ExchangeNews({}), IsEmpty());
+}
+
 TEST(RedisStoreTest, AnotherServersRunsAreListed) {
   const RedisServers servers;
   const auto store = Open(servers.address()), other = Open(servers.address());

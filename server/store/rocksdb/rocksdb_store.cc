@@ -202,13 +202,17 @@ class RocksDbStore final : public HashStore {
     WriterLock lock(mutex_);
     Batch batch;
     std::vector<bool> had_parts;
-    for (const auto& [sequence, reason] : sequences) {
+    for (const auto& [sequence, reason, revision] : sequences) {
       const std::string key = SequenceKey(sequence);
       const absl::StatusOr<Hash> hash = Read(key);
       if (!hash.ok()) return hash.status();
       const bool was_dropped = hash->fields.contains(std::string(kDroppedField));
-      had_parts.push_back(!was_dropped && !(hash->fields.empty() && hash->damaged.empty()));
-      if (was_dropped) continue;
+      const auto there = hash->fields.find(std::string(kRevisionField));
+      const bool is_changed = revision.has_value() && (there == hash->fields.end() ||
+                                                       there->second != absl::StrCat(*revision));
+      had_parts.push_back(!was_dropped && !is_changed &&
+                          !(hash->fields.empty() && hash->damaged.empty()));
+      if (was_dropped || is_changed) continue;
       for (const auto& [field, value] : hash->fields) {
         batch.Remove(ItemKey(key, field), value.size());
       }
