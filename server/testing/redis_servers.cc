@@ -67,7 +67,12 @@ RedisServers::RedisServers(int primaries, int replicas, Options options)
   if (mkdtemp(folder_.data()) == nullptr) Fail("no folder");
   const bool cluster = primaries > 0;
   if (cluster) {
-    const Options more = {"--cluster-enabled", "yes", "--cluster-replica-validity-factor", "0"};
+    const Options more = {"--cluster-enabled",
+                          "yes",
+                          "--cluster-node-timeout",
+                          "1000",
+                          "--cluster-replica-validity-factor",
+                          "0"};
     options_.insert(options_.end(), more.begin(), more.end());
   }
   const int count = cluster ? primaries + replicas : 1;
@@ -105,6 +110,8 @@ RedisServers::RedisServers(int primaries, int replicas, Options options)
         return absl::StrContains(Ask(i, {"INFO", "replication"}).text, "master_link_status:up");
       });
     }
+    // Nodes meet in less time if the timeout is short, but they may answer late on a busy machine.
+    Ask(i, {"CONFIG", "SET", "cluster-node-timeout", "15000"});
   }
 }
 
