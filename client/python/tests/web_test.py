@@ -72,9 +72,7 @@ class WebTest(unittest.TestCase):
 
     def make_client(self, address):
         credentials = sis.Credentials(token="of-whoever-started-it")
-        client = sis.Client(address, timeout=20, credentials=credentials, reopen_runs=False)
-        self.addCleanup(client.close)
-        return client
+        return self.enterContext(sis.Client(address, timeout=20, credentials=credentials, reopen_runs=False))
 
     def serve(self, made):
         listener = app.listen(0)
