@@ -52,8 +52,8 @@ class FleetTest(unittest.TestCase):
             got = getattr(records, name.replace("top_k_", ""))
             self.assertEqual(got.tobytes(), array.astype(got.dtype).tobytes(), name)
 
-    def noticed(self, ask, done=bool):
-        until(ask, done, seconds=NOTICED)
+    def noticed(self, ask):
+        until(ask, seconds=NOTICED)
 
     def missing(self, client, run, sequence):
         records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS)])
