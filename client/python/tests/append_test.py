@@ -8,7 +8,6 @@ import numpy as np
 import fake_service
 import sis
 from sis._append_streams import server_append as append_module
-from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
 TOP_K = 4
@@ -141,8 +140,7 @@ class AppendTest(fake_service.ServiceTest):
 
         # The server holds the bound method of the servicer; a new server holds this one.
         self.service.Append = one_ack_less
-        server, address = fake_service.start(self.service)
-        self.addCleanup(lambda: server.stop(None).wait())
+        _, address = self.serve(self.service)
         with sis.Client(address) as client, self.assertRaisesRegex(sis.Error, "0 acks for a batch of 1"):
             with client.append(self.run_, sampling=SAMPLING) as stream:
                 self.block(stream)
