@@ -1,6 +1,7 @@
 import threading
 import time
 import unittest
+from concurrent import futures
 
 import grpc
 import numpy as np
@@ -161,11 +162,8 @@ class AppendTest(fake_service.ServiceTest):
                     self.block(stream, name, first=first, rows=30)
                 stream.flush()
 
-            threads = [threading.Thread(target=work, args=(f"s{i}",)) for i in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with futures.ThreadPoolExecutor(4) as threads:
+                list(threads.map(work, (f"s{i}" for i in range(4))))
         for i in range(4):
             self.assertEqual(self.stored(f"s{i}"), list(range(3000)))
 
