@@ -83,6 +83,7 @@ class AppendTest(fake_service.ServiceTest):
             self.block(stream, "a")
             stream.seal("a", length=2)
             self.block(stream, "a", first=2)
+            stream.gap("a", first_position=2, length=3)
             self.block(stream, "b")
             stream.seal("b", length=1)
             with self.assertRaises(sis.AppendError) as raised:
@@ -91,6 +92,7 @@ class AppendTest(fake_service.ServiceTest):
                 [(r.sequence, r.entry, r.code) for r in raised.exception.refused],
                 [
                     ("a", "block [2, 4)", grpc.StatusCode.FAILED_PRECONDITION),
+                    ("a", "gap [2, 5)", grpc.StatusCode.FAILED_PRECONDITION),
                     ("b", "seal at 1", grpc.StatusCode.FAILED_PRECONDITION),
                 ],
             )

@@ -29,6 +29,13 @@ class ServerTest(unittest.TestCase):
             sis.append_many(self.client, self.run_, [block], sampling=sampling)
             self.assertEqual(self.client.get_run("run").sampling, sampling)
 
+    def test_labels_name_policy_versions(self):
+        self.client.advance_version(self.run_, 3, label="step-3")
+        self.client.advance_version(self.run_, 5, label="step-5 ü")
+        with self.assertRaisesRegex(sis.AlreadyExists, "'step-3' for policy_version 6, but it names policy_version 3"):
+            self.client.advance_version(self.run_, 6, label="step-3")
+        self.assertEqual(self.client.get_run("run").version_labels, {"step-3": 3, "step-5 ü": 5})
+
     def test_messages_above_four_megabytes_pass_both_ways(self):
         generator = np.random.default_rng(1)
         values = log_softmax(generator.normal(size=(150_000, VOCABULARY)))
