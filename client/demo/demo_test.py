@@ -30,8 +30,7 @@ class TrainerTest(unittest.TestCase):
     def setUpClass(cls):
         torch.set_num_threads(1)
         cls.start = trainer.warmed_up(SETTINGS, 1)
-        cls.server = sis.local_server()
-        cls.addClassCleanup(cls.server.close)
+        cls.server = cls.enterClassContext(sis.local_server())
 
     def train(self, arm, settings=SETTINGS, seed=7):
         name = f"{self.id().rpartition('.')[2]}-{arm}-{settings.bits}-{settings.rollouts}"[:120]

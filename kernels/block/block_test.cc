@@ -11,7 +11,6 @@
 #include "kernels/block/check.h"
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
-#include "kernels/block/read.h"
 #include "kernels/testing/packed_again.h"
 #include "kernels/testing/random_blocks.h"
 

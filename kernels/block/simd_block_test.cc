@@ -1,13 +1,11 @@
 // On every target, vectors write, read and check as the definitions do.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -4,7 +4,6 @@
 #include <initializer_list>
 #include <limits>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"

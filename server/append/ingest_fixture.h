@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -18,23 +17,6 @@
 namespace sis {
 
 inline constexpr int kSlots = 4;
-
-inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
-  v1::AppendEntry entry;
-  entry.mutable_sequence()->set_id(id);
-  entry.mutable_seal()->set_length(length);
-  return entry;
-}
-
-inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t length,
-                                v1::MissingReason reason = v1::MISSING_REASON_INVALID_LOG_PROB) {
-  v1::AppendEntry entry;
-  entry.mutable_sequence()->set_id(id);
-  entry.mutable_gap()->set_first_position(first);
-  entry.mutable_gap()->set_length(length);
-  entry.mutable_gap()->set_reason(reason);
-  return entry;
-}
 
 // Returns positions with full sets: ids 10, 11, 12, 13 with probabilities 0.4, 0.3, 0.2, 0.05. The
 // sampled id is 12.

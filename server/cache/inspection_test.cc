@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <optional>
 #include <random>
 #include <set>
 #include <utility>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/numerics/sequence_key.h"
 #include "server/cache/inspection.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"

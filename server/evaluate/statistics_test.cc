@@ -8,7 +8,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,31 +89,6 @@ class StatisticsTest : public EvaluateTest {
 
   std::vector<float> advantages_;
 };
-
-TEST_F(StatisticsTest, HistogramsCountScoredPositions) {
-  v1::EvaluateRequest request = Request({{0, 0, kLength}, {1, 7, 80}, {2, 3, 1}}, 3);
-  std::string mask(kLength + 81, '\1');
-  for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
-  request.set_mask(mask);
-  const v1::Totals totals = Do(request).totals();
-  const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
-  ASSERT_GT(scored, 200);
-  const v1::GetStepResponse step = StepOf(*run_, 3);
-  const v1::Distributions& distributions = step.distributions();
-  for (const v1::Histogram* histogram :
-       {&distributions.abs_log_ratio(), &distributions.log_envelope(),
-        &distributions.residual_mass(), &distributions.acceptance_probability()}) {
-    EXPECT_EQ(histogram->counts_size(), histogram->upper_bounds_size() + 1);
-    EXPECT_EQ(std::accumulate(histogram->counts().begin(), histogram->counts().end(), uint64_t{0}),
-              scored);
-  }
-  ASSERT_EQ(step.corrections_size(), 3);
-  for (const v1::CorrectionTotals& correction : step.corrections()) {
-    EXPECT_EQ(correction.positions(), scored);
-  }
-  EXPECT_EQ(step.corrections(0).abs_log_weight(), totals.d());
-  EXPECT_EQ(step.corrections(2).abs_log_weight(), totals.d_sis());
-}
 
 // Compares the sums with float64 sums over the recorded and the sent log-probs.
 TEST_F(StatisticsTest, SumsAreThoseOfTheRatios) {

@@ -10,8 +10,6 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/block/digest.h"
-#include "kernels/block/pack.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -80,14 +78,6 @@ class FetchTest : public testing::Test {
     }
   }
 
-  // Returns the digest of position p of the records alone.
-  static uint64_t DigestOf(const Records& records, uint32_t p) {
-    const auto block = PackBlock(records.View(p, 1), {.encoding = BlockEncoding::kFloat32,
-                                                      .slots = kSlots,
-                                                      .vocabulary_size = 1000,
-                                                      .first_position = p});
-    return sis::DigestOf(*OpenBlock(*block, /*checksums=*/false), 0, 1);
-  }
   // Checks that each position of the slice is missing, or has the record in one of the blocks.
   static void ExpectRecords(const FetchedSlice& slice, uint32_t first, const Records& records) {
     ASSERT_TRUE(slice.complete);
@@ -99,7 +89,7 @@ class FetchTest : public testing::Test {
       for (uint32_t i = 0; i < block->header.positions; ++i) {
         const uint32_t position = block->header.first_position + i;
         if (position < first || position >= first + slice.length) continue;
-        found[position] = sis::DigestOf(*block, i, 1);
+        found[position] = DigestOf(*block, i, 1);
       }
     }
     uint32_t missing = 0;
@@ -110,7 +100,7 @@ class FetchTest : public testing::Test {
     EXPECT_EQ(found.size() + missing, slice.length);
     uint64_t digest = 0;
     for (const auto& [position, of_position] : found) {
-      ASSERT_EQ(of_position, DigestOf(records, position)) << position;
+      ASSERT_EQ(of_position, DigestOf(records, position, position)) << position;
       digest += of_position;
     }
     EXPECT_EQ(digest, slice.digest);

@@ -44,8 +44,7 @@ def run(*flags):
 
 class FlagsTest(unittest.TestCase):
     def file(self, text):
-        file = tempfile.NamedTemporaryFile(suffix=".conf")
-        self.addCleanup(file.close)
+        file = self.enterContext(tempfile.NamedTemporaryFile(suffix=".conf"))
         file.write(text.encode())
         file.flush()
         return file.name
@@ -112,9 +111,8 @@ class FlagsTest(unittest.TestCase):
                 self.assertIn(name, refused.stderr)
 
     def test_the_files_that_it_names_must_be_there_and_make_sense(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        authority = Authority(folder.name, "authority")
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        authority = Authority(folder, "authority")
         certificate, key = authority.issue("localhost", "server")
         other = authority.issue("localhost", "other")[1]
         identities, garbage = self.file("token 0123456789abcdef alice admin"), self.file("{")
@@ -130,10 +128,10 @@ class FlagsTest(unittest.TestCase):
             return ["--listen=0.0.0.0:0", *(f"--{name}={path}" for name, path in files.items())]
 
         self.check(*flags(good))
-        fifo = f"{folder.name}/fifo"  # to which nobody writes
+        fifo = f"{folder}/fifo"  # to which nobody writes
         os.mkfifo(fifo)
         for name in good:
-            for wrong in ("/nowhere", folder.name, garbage, fifo, "/dev/zero"):
+            for wrong in ("/nowhere", folder, garbage, fifo, "/dev/zero"):
                 with self.subTest(name=name, wrong=wrong):
                     refused = run("--check", *flags({**good, name: wrong}))
                     self.assertEqual(refused.returncode, 1)
@@ -152,7 +150,7 @@ class FlagsTest(unittest.TestCase):
         proxy = [f"--proxy_certificate={certificate}"]
         self.check(*proxy)
         self.assertIn("goes in place of", run("--check", *flags(good), *proxy).stderr)
-        for wrong in ("/nowhere", folder.name, garbage, fifo, "/dev/zero"):
+        for wrong in ("/nowhere", folder, garbage, fifo, "/dev/zero"):
             for check in (["--check"], ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"]):
                 refused = run(*check, f"--proxy_certificate={wrong}")
                 self.assertEqual(refused.returncode, 1)
@@ -162,26 +160,24 @@ class FlagsTest(unittest.TestCase):
         self.check(f"--flagfile={config}", *(f"--{name}=" for name in FILES), "--insecure")
 
     def test_a_check_binds_opens_and_makes_nothing(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        taken = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(taken.close)
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        taken = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         taken.setblocking(False)
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for flags in (
-            [f"--listen={address},unix:{folder.name}/socket", "--admin="],
-            [f"--listen=unix:{folder.name}/socket", f"--admin={address}"],
+            [f"--listen={address},unix:{folder}/socket", "--admin="],
+            [f"--listen=unix:{folder}/socket", f"--admin={address}"],
         ):
             checked = subprocess.run(
                 [
-                    BINARY, "--check", *flags, f"--store=rocksdb:{folder.name}/store",
+                    BINARY, "--check", *flags, f"--store=rocksdb:{folder}/store",
                     f"--cache_bytes={1 << 60}",
                 ],
-                capture_output=True, text=True, timeout=30, cwd=folder.name,
-                env={**os.environ, "HOME": folder.name, "TMPDIR": folder.name},
+                capture_output=True, text=True, timeout=30, cwd=folder,
+                env={**os.environ, "HOME": folder, "TMPDIR": folder},
             )  # fmt: skip
             self.assertEqual((checked.returncode, checked.stderr), (0, ""))
-        self.assertEqual(os.listdir(folder.name), [])
+        self.assertEqual(os.listdir(folder), [])
         with self.assertRaises(BlockingIOError):  # nobody has come
             taken.accept()
 

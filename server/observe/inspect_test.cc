@@ -237,12 +237,7 @@ TEST_F(InspectTest, StalenessIsCountedFromTheVersionThen) {
 
 TEST_F(InspectTest, MissingPositionsHaveTheirReason) {
   ASSERT_EQ(AppendBlock(cache_, *run_, records_[0].Block("d", 0, 0, 0, 3)).code(), 0);
-  v1::AppendEntry gap;
-  gap.mutable_sequence()->set_id("d");
-  gap.mutable_gap()->set_first_position(4);
-  gap.mutable_gap()->set_length(2);
-  gap.mutable_gap()->set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
-  ASSERT_EQ(IngestEntry(cache_, *run_, gap).code(), 0);
+  ASSERT_EQ(IngestEntry(cache_, *run_, GapEntry("d", 4, 2)).code(), 0);
   v1::EvaluateRequest request = Request({{0, 0, 8}}, 10);
   request.mutable_slices(0)->mutable_sequence()->set_id("d");
   request.set_mask(std::string{1, 1, 1, 1, 1, 0, 1, 1});

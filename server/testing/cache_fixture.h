@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
 #include "server/append/ingest.h"
 #include "server/cache/run_registry.h"
 #include "server/messages/cache_messages.h"
@@ -116,6 +118,23 @@ inline v1::Ack IngestEntry(Cache& cache, const Run& run, v1::AppendEntry entry) 
   return response->acks(0);
 }
 
+inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_sequence()->set_id(id);
+  entry.mutable_seal()->set_length(length);
+  return entry;
+}
+
+inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t length,
+                                v1::MissingReason reason = v1::MISSING_REASON_INVALID_LOG_PROB) {
+  v1::AppendEntry entry;
+  entry.mutable_sequence()->set_id(id);
+  entry.mutable_gap()->set_first_position(first);
+  entry.mutable_gap()->set_length(length);
+  entry.mutable_gap()->set_reason(reason);
+  return entry;
+}
+
 inline v1::AppendEntry EntryOf(const Run& run, const RecordedBlock& block) {
   return block.Entry(ToMessage(run.config()));
 }
@@ -132,6 +151,15 @@ inline v1::Ack AppendBlock(Cache& cache, const Run& run, const RecordedBlock& bl
     ack = IngestEntry(cache, run, EntryOf(run, part));
   }
   return ack;
+}
+
+// Returns the digest of one of the records alone, as the record of a position.
+inline uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
+  const auto block = PackBlock(records.View(row, 1), {.encoding = BlockEncoding::kFloat32,
+                                                      .slots = records.slots,
+                                                      .vocabulary_size = 1000,
+                                                      .first_position = position});
+  return DigestOf(*OpenBlock(*block, /*checksums=*/false), 0, 1);
 }
 
 }  // namespace sis

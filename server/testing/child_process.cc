@@ -45,7 +45,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
 
 ChildProcess::~ChildProcess() {
   if (pid_ > 0) {
-    Signal(SIGKILL);
+    kill(pid_, SIGKILL);
     Wait();
   }
   std::fclose(output_);
@@ -55,12 +55,6 @@ std::string ChildProcess::ReadLine() {
   std::string line;
   for (int c; (c = std::fgetc(output_)) != EOF && c != '\n';) line += static_cast<char>(c);
   return line;
-}
-
-void ChildProcess::Signal(int signal) const {
-  kill(pid_, signal);
-  siginfo_t stopped;
-  if (signal == SIGSTOP) waitid(P_PID, pid_, &stopped, WSTOPPED);
 }
 
 int ChildProcess::Wait() {

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -22,8 +21,6 @@ class ChildProcess {
   // Returns the next line of its standard output, without the end of line; empty at the end.
   std::string ReadLine();
 
-  // Sends the signal. After SIGSTOP, returns when all threads have stopped.
-  void Signal(int signal) const;
   // Waits for its end. Returns the exit status, or the negative number of the signal that ended it.
   int Wait();
 

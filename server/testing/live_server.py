@@ -60,6 +60,12 @@ class LiveServer:
         self.process.terminate()
         self._wait()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def kill(self):
         self.process.kill()
         self._wait()

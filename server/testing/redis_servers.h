@@ -34,7 +34,6 @@ class RedisServers {
   // Starts a node that was killed. Returns when it answers.
   void Start(size_t i);
   void Kill(size_t i) { nodes_[i].process.reset(); }
-  void Signal(size_t i, int signal) { nodes_[i].process->Signal(signal); }
   // Returns the reply to a command, errors too.
   RedisReply Ask(size_t i, const std::vector<std::string>& command) const;
 

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <latch>
 #include <map>
 #include <random>
@@ -49,24 +48,6 @@ TEST(WorkerPoolTest, NoRunStartsTwiceWhileAnotherWaits) {
       }
     }
   }
-}
-
-TEST(WorkerPoolTest, WorkThatSchedulesItsRestLetsOthersIn) {
-  std::vector<std::string> order;
-  std::latch busy(1);
-  std::function<void(int)> piece;
-  {
-    WorkerPool pool(1);
-    piece = [&](int left) {
-      order.push_back("long");
-      if (left > 0) pool.Schedule("a", [&, left] { piece(left - 1); });
-    };
-    pool.Schedule("first", [&] { busy.wait(); });
-    pool.Schedule("a", [&] { piece(3); });
-    pool.Schedule("b", [&] { order.push_back("short"); });
-    busy.count_down();
-  }
-  EXPECT_EQ(order, (std::vector<std::string>{"long", "short", "long", "long", "long"}));
 }
 
 }  // namespace

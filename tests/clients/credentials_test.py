@@ -49,15 +49,11 @@ def with_environment(address, settings):
 
 class CredentialsTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.authority = Authority(self.folder, "authority")
         # Certificates that gRPC trusts by default.
-        environment = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": self.authority.path}
-        patched = unittest.mock.patch.dict(os.environ, environment)
-        patched.start()
-        self.addCleanup(patched.stop)
+        roots = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": self.authority.path}
+        self.enterContext(unittest.mock.patch.dict(os.environ, roots))
 
     def file(self, name, content):
         path = self.folder / name
@@ -74,8 +70,7 @@ class CredentialsTest(unittest.TestCase):
             server = self.issue("localhost", "server")
             flags += [f"--tls_{name}={path}" for name, path in server.items()]
             flags += [f"--tls_client_ca={self.authority.path}"]
-        server = LiveServer(*flags, listen="127.0.0.1:0")
-        self.addCleanup(server.close)
+        server = self.enterContext(LiveServer(*flags, listen="127.0.0.1:0"))
         return server.address.rpartition(":")[2]
 
     def expect(self, said, address, settings):

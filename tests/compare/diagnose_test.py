@@ -16,10 +16,8 @@ NOISE = 0.02
 class DiagnoseTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = LiveServer()
-        cls.addClassCleanup(cls.server.close)
-        cls.client = sis.Client(cls.server.address, timeout=30)
-        cls.addClassCleanup(cls.client.close)
+        cls.server = cls.enterClassContext(LiveServer())
+        cls.client = cls.enterClassContext(sis.Client(cls.server.address, timeout=30))
 
     def sisctl(self, *words):
         return sisctl(*words, SIS_ADDRESS=self.server.address, COLUMNS="1000")

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"

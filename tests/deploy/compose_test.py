@@ -79,8 +79,8 @@ class PartsTest(unittest.TestCase):
         (cache_bytes,) = (flag.partition("=")[2] for flag in SERVICES["sis"]["command"] if flag not in flags)
         flags = [flag.replace("${SIS_STORE:-memory}", "memory") for flag in flags]
         # As in the container it listens everywhere; at other ports, as these may be taken.
-        server = LiveServer(*flags, "--admin=0.0.0.0:0", listen="0.0.0.0:0", cache_bytes=int(cache_bytes))
-        self.addCleanup(server.close)
+        flags += ["--admin=0.0.0.0:0"]
+        server = self.enterContext(LiveServer(*flags, listen="0.0.0.0:0", cache_bytes=int(cache_bytes)))
         port = server.admin_address.rpartition(":")[2]
 
         def metrics(host: str) -> str:

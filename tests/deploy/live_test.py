@@ -52,10 +52,8 @@ class OtherServer(http.server.BaseHTTPRequestHandler):
 class LiveTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.server = LiveServer(f"--store=rocksdb:{folder.name}/store")
-        cls.addClassCleanup(cls.server.close)
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.server = cls.enterClassContext(LiveServer(f"--store=rocksdb:{folder}/store"))
         other = http.server.ThreadingHTTPServer(("127.0.0.1", 0), OtherServer)
         threading.Thread(target=other.serve_forever, daemon=True).start()
         cls.addClassCleanup(other.server_close)
@@ -63,8 +61,7 @@ class LiveTest(unittest.TestCase):
         cls.admin_address = cls.server.said["admin"]
         cls.prometheus = PrometheusServer([cls.admin_address, f"127.0.0.1:{other.server_port}"])
         cls.addClassCleanup(cls.prometheus.close)
-        cls.client = sis.Client(cls.server.address)
-        cls.addClassCleanup(cls.client.close)
+        cls.client = cls.enterClassContext(sis.Client(cls.server.address))
 
         # Runs with and without labels.
         cls.runs = [

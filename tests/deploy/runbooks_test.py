@@ -46,13 +46,10 @@ def looks_in(runbook):
 class RunbooksTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_")  # names of sockets are short
-        cls.addClassCleanup(folder.cleanup)
-        folder = pathlib.Path(folder.name)
-        server = LiveServer(cache_bytes=256 << 20)
-        cls.addClassCleanup(server.close)
-        client = sis.Client(server.address)
-        cls.addClassCleanup(client.close)
+        # Names of sockets are short.
+        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_")))
+        server = cls.enterClassContext(LiveServer(cache_bytes=256 << 20))
+        client = cls.enterClassContext(sis.Client(server.address))
 
         def wrong(*arguments, **fault):
             return of_runs.WrongValues(server, client, *arguments, **fault)

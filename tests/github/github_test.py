@@ -62,10 +62,9 @@ class WorkflowsTest(unittest.TestCase):
 class CheckersTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.bin = pathlib.Path(folder.name, "bin")
-        if run_command(sys.executable, "-m", "venv", folder.name).returncode:
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.bin = pathlib.Path(folder, "bin")
+        if run_command(sys.executable, "-m", "venv", folder).returncode:
             raise unittest.SkipTest("python3 -m venv makes no environment with pip here")
         pip = (cls.bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install")
         wanted = ("--no-deps", "--retries=0", "--timeout=20", "-r", "tests/github/requirements.txt")

@@ -75,7 +75,7 @@ class SecurityTest(SecuredServerTest):
             code, message = outcome(hers[method], bob)
             self.assertEqual((code, message.replace("hers", "nope")), outcome(nobodys[method], bob), method)
             # Naming an incarnation tells nothing either.
-        for incarnation in (1, 2, 7):
+        for incarnation in (0, 1, 2, 7):
             request = pb.AdvanceVersionRequest(run=pb.RunRef(run_id="hers", incarnation=incarnation))
             code, _ = outcome(lambda m: stub.AdvanceVersion(request, metadata=m), bob)
             self.assertEqual(code, grpc.StatusCode.NOT_FOUND)

@@ -110,11 +110,10 @@ class BadDaysTest(ServersTest):
 
     def test_a_clock_jump_beyond_the_time_to_live_loses_records_in_rocksdb_only(self):
         clock = self.clock()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
+        folder = self.enterContext(tempfile.TemporaryDirectory())
 
         def start():
-            server = self.serve(f"--store=rocksdb:{folder.name}/store", prefix=clock.prefix)
+            server = self.serve(f"--store=rocksdb:{folder}/store", prefix=clock.prefix)
             return server, self.connect(server)
 
         def missing(client, *sequences):
@@ -198,9 +197,7 @@ class BadDaysTest(ServersTest):
         self.flood(self.serve(), said, None)
 
     def test_floods_of_tls_handshakes_cost_others_nothing_and_leave_nothing_behind(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        authority = Authority(folder.name, "authority")
+        authority = Authority(self.enterContext(tempfile.TemporaryDirectory()), "authority")
         certificate, key = authority.issue("localhost", "server")
         server = self.serve(f"--tls_certificate={certificate}", f"--tls_key={key}")
         # The ClientHello, after which a client of TLS waits for the server.

@@ -44,8 +44,7 @@ def with_string(message, path, value):
 class BadRequestsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = LiveServer()
-        cls.addClassCleanup(cls.server.close)
+        cls.server = cls.enterClassContext(LiveServer())
         cls.channel = grpc.insecure_channel(
             cls.server.address, [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         )

@@ -9,11 +9,11 @@ import grpc
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
 from server.testing.relay import Relay
 from server.testing.until import until
 from tests.integration import large_sequences
+from tests.integration.live_server import ServersTest
 
 MESSAGE_BYTES = 16 << 20
 BEGUN_BYTES = 15 << 20
@@ -26,15 +26,10 @@ REFUSED = (sis.Unavailable, sis.ResourceExhausted)
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
-class UnfinishedMessagesTest(unittest.TestCase):
+class UnfinishedMessagesTest(ServersTest):
     def serve(self, grpc_memory_bytes, cache_bytes=16 << 20):
-        server = LiveServer(
-            f"--max_message_bytes={MESSAGE_BYTES}",
-            f"--grpc_memory_bytes={grpc_memory_bytes}",
-            cache_bytes=cache_bytes,
-        )
-        self.addCleanup(server.kill)
-        return server
+        flags = (f"--max_message_bytes={MESSAGE_BYTES}", f"--grpc_memory_bytes={grpc_memory_bytes}")
+        return super().serve(*flags, cache_bytes=cache_bytes)
 
     def peak(self, server):
         return process_status(server.process, "VmHWM") << 10
@@ -80,8 +75,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         top_k, positions, workers = 50, 30_000, 8
         log_probs = np.tile(-np.arange(5, 5 + top_k, dtype=np.float32), (positions, 1))
         ids = np.tile(np.arange(top_k, dtype=np.int32), (positions, 1))
-        client = sis.Client(server.address)
-        self.addCleanup(client.close)
+        client = self.connect(server)
         run = client.create_run("run", seed=1, vocabulary_size=64, top_k=top_k)
         streams = [client.append(run, sampling=sis.Sampling("raw")) for _ in range(workers)]
         for number, stream in enumerate(streams):
@@ -98,8 +92,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         server = self.serve(grpc_memory_bytes=LIMIT_BYTES)
         before = self.peak(server)
         relay, calls = self.begin(server)
-        client = sis.Client(server.address, timeout=20)
-        self.addCleanup(client.close)
+        client = self.connect(server)
 
         def is_answered():
             """Not by a connection that is among those that are closed."""
@@ -128,14 +121,13 @@ class UnfinishedMessagesTest(unittest.TestCase):
             until(code, lambda code: code == grpc.StatusCode.UNIMPLEMENTED)
 
 
-class ShortMemoryTest(unittest.TestCase):
+class ShortMemoryTest(ServersTest):
     """A server whose gRPC memory is too small for the messages of a few clients."""
 
     CLIENTS, SEQUENCES = 16, 4
 
     def setUp(self):
-        self.server = LiveServer(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
-        self.addCleanup(self.server.kill)
+        self.server = self.serve(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
         with sis.Client(self.server.address) as client:
             client.create_run("run", **large_sequences.CONFIG)
 
@@ -179,15 +171,13 @@ class ShortMemoryTest(unittest.TestCase):
         self.check_that_it_goes_on(self.evaluate)
 
 
-class ThreadsTest(unittest.TestCase):
+class ThreadsTest(ServersTest):
     def test_a_call_takes_no_thread(self):
-        server = LiveServer(cache_bytes=16 << 20)
-        self.addCleanup(server.kill)
+        server = self.serve(cache_bytes=16 << 20)
         before = most = process_status(server.process, "Threads")
         calls = []
         for _ in range(32):
-            channel = grpc.insecure_channel(server.address, OPTIONS)
-            self.addCleanup(channel.close)
+            channel = self.enterContext(grpc.insecure_channel(server.address, OPTIONS))
             # A stream that says nothing, and calls that are answered.
             channel.stream_stream("/sis.v1.RatioService/Append")(iter(threading.Event().wait, None))
             list_runs = channel.unary_unary("/sis.v1.RatioService/ListRuns")

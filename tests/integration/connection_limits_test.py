@@ -29,8 +29,7 @@ class ConnectionLimitsTest(ServersTest):
     def connect(self, *flags):
         server = self.serve(*flags)
         self.address = server.address
-        channel = grpc.insecure_channel(server.address)
-        self.addCleanup(channel.close)
+        channel = self.enterContext(grpc.insecure_channel(server.address))
         stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
         stub.CreateRun(pb.CreateRunRequest(run_id="run", config=pb.RunConfig(vocabulary_size=10, top_k=2)))
         return channel, stub

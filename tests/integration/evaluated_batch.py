@@ -5,7 +5,7 @@ from typing import Optional
 import numpy as np
 
 import sis
-from server.testing.random_records import drawn
+from server.testing.random_records import drawn, log_softmax
 from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics
 
@@ -19,10 +19,6 @@ TOOL, LOST = slice(30, 40), slice(40, 50)
 FORMS = ("gathered", "reduced")
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-
-
 class Values:
     """The tested policy's values at all positions, and what evaluate makes of them."""
 
@@ -31,7 +27,7 @@ class Values:
         rows = np.arange(len(records))
         sampled = np.maximum(records.sampled_ids, 0) if tokens is None else tokens
         self.form = form
-        current = log_softmax(logits.astype(np.float64)).astype(np.float32)
+        current = log_softmax(logits.astype(np.float64))
         self.sampled = current[rows, sampled]
         self.log_probs = np.take_along_axis(current, np.maximum(records.ids, 0), axis=1)
 
@@ -60,12 +56,11 @@ class EvaluatedBatchTest(LiveServerTest):
         self.logits = behaviour_logits + rng.normal(0, 0.5, (count, VOCABULARY))
         self.logits = self.logits.astype(np.float32)
         current = self.logits + rng.normal(0, 0.3, self.logits.shape)
-        behaviour = log_softmax(behaviour_logits)
-        self.record = drawn(behaviour.astype(np.float32), rng, TOP_K)
+        self.behaviour = log_softmax(behaviour_logits)
+        self.record = drawn(self.behaviour, rng, TOP_K)
         self.tokens = self.record.sampled_ids
         rows = np.arange(count)
-        self.behaviour = behaviour.astype(np.float32)
-        self.current_of_three = log_softmax(current)[rows, self.tokens].astype(np.float32)
+        self.current_of_three = log_softmax(current)[rows, self.tokens]
         self.own = (self.behaviour[rows, self.tokens] + rng.normal(0, 0.1, count)).astype(np.float32)
         self.own = np.minimum(self.own, 0)
         self.advantages = rng.normal(0, 1.5, count).astype(np.float32)

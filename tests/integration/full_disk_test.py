@@ -51,13 +51,10 @@ class SmallFiles:
 
 class FullDiskTest(ServersTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
         self.files = SmallFiles(self.folder)
         self.addCleanup(self.files.close)
-        self.stderr = tempfile.NamedTemporaryFile("a")
-        self.addCleanup(self.stderr.close)
+        self.stderr = self.enterContext(tempfile.NamedTemporaryFile("a"))
 
     def said(self):
         """Returns the lines about stores on the servers' stderr."""
@@ -128,8 +125,7 @@ class FullDiskTest(ServersTest):
             while True:
                 os.write(full, bytes(1 << 16))
         os.set_blocking(full, True)
-        self.stderr = os.fdopen(full, "wb")
-        self.addCleanup(self.stderr.close)
+        self.stderr = self.enterContext(os.fdopen(full, "wb"))
         self.start()
         self.assertFalse(self.is_read_only())
         self.files.fill()

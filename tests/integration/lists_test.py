@@ -20,8 +20,7 @@ DRAWS = 70
 class ListsTest(ServersTest):
     def start(self, *flags):
         server = self.serve(*flags)
-        channel = grpc.insecure_channel(server.address)
-        self.addCleanup(channel.close)
+        channel = self.enterContext(grpc.insecure_channel(server.address))
         return server, self.connect(server), ratio_service_pb2_grpc.RatioServiceStub(channel)
 
     def test_steps_come_page_by_page_and_are_what_was_answered(self):

@@ -14,18 +14,14 @@ class ServersTest(unittest.TestCase):
 
     def connect(self, *servers, **options):
         addresses = [server.address for server in servers]
-        client = sis.Client(addresses if len(servers) > 1 else addresses[0], timeout=20, **options)
-        self.addCleanup(client.close)
-        return client
+        return self.enterContext(sis.Client(addresses if len(servers) > 1 else addresses[0], timeout=20, **options))
 
 
 class LiveServerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.start_server()
-        cls.addClassCleanup(cls.server.close)
-        cls.client = sis.Client(cls.server.address)
-        cls.addClassCleanup(cls.client.close)
+        cls.server = cls.enterClassContext(cls.start_server())
+        cls.client = cls.enterClassContext(sis.Client(cls.server.address))
 
     @classmethod
     def start_server(cls) -> LiveServer:

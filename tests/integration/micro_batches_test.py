@@ -57,8 +57,7 @@ class MicroBatchesTest(unittest.TestCase):
             for server in started:
                 cls.addClassCleanup(server.close)
             addresses = [server.address for server in started]
-            client = sis.Client(addresses if servers > 1 else addresses[0], timeout=30)
-            cls.addClassCleanup(client.close)
+            client = cls.enterClassContext(sis.Client(addresses if servers > 1 else addresses[0], timeout=30))
             cls.run_ = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, mass=MASS)
             append(client, cls.run_)
             cls.clients.append(client)

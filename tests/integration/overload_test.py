@@ -10,10 +10,10 @@ import unittest
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
 from tests.integration import large_sequences
 from tests.integration.large_sequences import POSITIONS, name
+from tests.integration.live_server import ServersTest
 
 BUDGET = 64 << 20
 # Memory beyond --cache_bytes (docs/configuration.md): messages in flight, the lists of each run, and free memory of the
@@ -24,10 +24,9 @@ BYTES = 308 * POSITIONS  # of a sequence
 SEQUENCES = 4 * BUDGET // BYTES
 
 
-class OverloadTest(unittest.TestCase):
+class OverloadTest(ServersTest):
     def setUp(self):
-        self.server = LiveServer(cache_bytes=BUDGET)
-        self.addCleanup(self.server.kill)
+        self.server = self.serve(cache_bytes=BUDGET)
         self.resident = process_status(self.server.process, "VmRSS") << 10
         self.acked = []
         self.ended = threading.Event()

@@ -144,9 +144,6 @@ class ReplicasTest(ServersTest):
             with self.assertRaises(sis.FailedPrecondition):
                 client.fetch_top_k(self.run_, self.sequences)
 
-    def share_of(self, replica):
-        return [number for number, owner in enumerate(self.owners) if owner == replica]
-
     def test_one_killed_costs_its_share_and_no_more(self):
         append(self.client, self.run_, self.sequences)
         records = self.client.fetch_top_k(self.run_, self.sequences, keep_seconds=60)
@@ -156,7 +153,7 @@ class ReplicasTest(ServersTest):
         first, second, third = self.client.get_servers()
         self.assertTrue(first.ready and third.ready)
         self.assertIsInstance(second, sis.Unavailable)
-        share = self.share_of(1)
+        share = [number for number, owner in enumerate(self.owners) if owner == 1]
         down = tuple(
             sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share
         )

@@ -91,13 +91,6 @@ class RollingRestartTest(fleet_load.LoadedServersTest):
             self.assertLessEqual(share & before, set(missing))
             self.assertEqual(set(missing) & (share - back), set())
 
-    def test_with_rocksdb_nothing_that_was_acked_is_lost(self):
-        stores = [f"rocksdb:{self.folder}/{index}" for index in range(3)]
-        servers, addresses, load = self.begin(stores)
-        self.roll(stores, servers, load)
-        self.end(load)
-        self.assertEqual(fleet_load.missing_of(addresses, load.acked()), {})
-
     def test_over_a_cluster_nothing_is_lost_when_servers_and_nodes_restart_during_a_training(self):
         cluster = RedisCluster(self.folder)
         self.addCleanup(cluster.kill)

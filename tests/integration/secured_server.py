@@ -38,9 +38,7 @@ class SecuredServerTest(unittest.TestCase):
     """`identities` is a file that knows alice and bob, with a token for each role."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.authority = Authority(self.folder, "authority")
         self.identities = self.folder / "identities"
         self.write_identities(
@@ -57,15 +55,11 @@ class SecuredServerTest(unittest.TestCase):
         return [f"--tls_certificate={self.certificate}", f"--tls_key={self.key}", "--reload_interval=1s"]
 
     def start(self, *flags, **named):
-        server = LiveServer(*flags, **named)
-        self.addCleanup(server.close)
-        return server
+        return self.enterContext(LiveServer(*flags, **named))
 
     def client(self, server, **credentials):
         address = server.address.replace("127.0.0.1", "localhost")
-        client = sis.Client(address, timeout=20, credentials=sis.Credentials(**credentials))
-        self.addCleanup(client.close)
-        return client
+        return self.enterContext(sis.Client(address, timeout=20, credentials=sis.Credentials(**credentials)))
 
     def append(self, client, run, sequence="s", rows=2):
         record = random_record(1, rows, CONFIG["vocabulary_size"], CONFIG["top_k"])
@@ -73,9 +67,7 @@ class SecuredServerTest(unittest.TestCase):
             stream.block(sequence, first_position=0, policy_version=0, **record._asdict())
 
     def channel(self, address, options=()):
-        channel = grpc.insecure_channel(address, options)
-        self.addCleanup(channel.close)
-        return channel
+        return self.enterContext(grpc.insecure_channel(address, options))
 
     def stub(self, address, options=()):
         return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(self.channel(address, options))

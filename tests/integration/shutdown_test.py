@@ -18,11 +18,11 @@ import grpc
 import numpy as np
 
 from server.testing.late_timers import LATE_TIMERS, has_late_timers
-from server.testing.live_server import LiveServer
 from sis import _blocks
 from sis._run import RunConfig
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
+from tests.integration.live_server import ServersTest
 
 HEADER = pb.AppendHeader(
     run=pb.RunRef(run_id="run"),
@@ -62,7 +62,7 @@ def evaluation(sequence):
     return request
 
 
-class ShutdownTest(unittest.TestCase):
+class ShutdownTest(ServersTest):
     def setUp(self):
         folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
         self.addCleanup(shutil.rmtree, folder)
@@ -70,8 +70,7 @@ class ShutdownTest(unittest.TestCase):
 
     def serve(self, *flags, grace="1h", late=False, **named):
         """A grace of 1h is far longer than the test may take."""
-        server = LiveServer(f"--shutdown_grace={grace}", *flags, prefix=LATE_TIMERS if late else [], **named)
-        self.addCleanup(server.kill)
+        server = super().serve(f"--shutdown_grace={grace}", *flags, prefix=LATE_TIMERS if late else [], **named)
         self.assertEqual(has_late_timers(server.process), late)
         return server
 
@@ -82,8 +81,7 @@ class ShutdownTest(unittest.TestCase):
             ("grpc.max_receive_message_length", -1),
             ("grpc.http2.bdp_probe", 0),
         ]
-        channel = grpc.insecure_channel(server.address, options)
-        self.addCleanup(channel.close)
+        channel = self.enterContext(grpc.insecure_channel(server.address, options))
         stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
         stub.CreateRun(pb.CreateRunRequest(run_id="run", config=pb.RunConfig(vocabulary_size=10, top_k=2)))
         return stub
@@ -142,8 +140,7 @@ class ShutdownTest(unittest.TestCase):
         server = self.serve(late=True)
         host, _, port = server.address.rpartition(":")
         self.addCleanup(socket.create_connection((host, int(port))).close)
-        channel = grpc.insecure_channel(server.address)
-        self.addCleanup(channel.close)
+        channel = self.enterContext(grpc.insecure_channel(server.address))
         watch = channel.unary_stream(
             "/grpc.health.v1.Health/Watch", request_serializer=bytes, response_deserializer=bytes
         )(b"", timeout=30)

@@ -86,11 +86,8 @@ class PageTest(unittest.TestCase):
         # Shared by tests that are about one run. Its page calls token 7 "word 7".
         cls.server = LiveServer()
         cls.addClassCleanup(cls.server.kill)
-        cls.client = sis.Client(cls.server.address)
-        cls.addClassCleanup(cls.client.close)
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        tokenizer = pathlib.Path(folder.name) / "tokenizer.json"
+        cls.client = cls.enterClassContext(sis.Client(cls.server.address))
+        tokenizer = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) / "tokenizer.json"
         tokenizer.write_text(json.dumps({"model": {"vocab": {f"word {i}": i for i in range(VOCABULARY)}}}))
         cls.own_page = SisctlWeb(cls.server.address, f"--tokenizer={tokenizer}")
         cls.addClassCleanup(cls.own_page.close)
@@ -110,8 +107,7 @@ class PageTest(unittest.TestCase):
     def start_server(self, *flags, listen=None):
         server = LiveServer(*flags, listen=listen)
         self.addCleanup(server.kill)
-        client = sis.Client(server.address)
-        self.addCleanup(client.close)
+        client = self.enterContext(sis.Client(server.address))
         return server, client
 
     def open_page(self, *servers):
@@ -360,15 +356,14 @@ class PageTest(unittest.TestCase):
 
     def saved(self, title, kind, run="long-1"):
         """The bytes of the file that a chart's button saves."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.browser.keep_downloads(folder.name)
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.browser.keep_downloads(folder)
         self.browser.run("document.querySelector(arguments[0]).click()", f"[aria-label='Save {title} as {kind}']")
         suffix = f".{kind.lower()}"
 
         def whole():
             # While it writes to another file, the browser keeps the name with one that is empty.
-            paths = list(pathlib.Path(folder.name).iterdir())
+            paths = list(pathlib.Path(folder).iterdir())
             return paths if [path.suffix for path in paths] == [suffix] and paths[0].stat().st_size else []
 
         self.browser.wait(f"{title} as {kind}", whole)
@@ -608,8 +603,7 @@ class PageTest(unittest.TestCase):
     def test_several_servers_are_one_page_and_a_silent_one_is_named(self):
         servers = [self.start_server()[0] for _ in range(2)]
         addresses = [server.address for server in servers]
-        client = sis.Client(addresses)
-        self.addCleanup(client.close)
+        client = self.enterContext(sis.Client(addresses))
         load = TrainingLoad(client, "run-1")
         load.step(1)
         self.open_page(*servers)
@@ -629,9 +623,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("prompt-", ".inspected")
 
     def test_a_user_without_a_token_is_refused(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        identities = pathlib.Path(folder.name) / "identities"
+        identities = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "identities"
         identities.write_text(f"token {'a' * 32} alice trainer\n")
         self.start(f"--identities={identities}")
         self.browser.open(self.page.url)
@@ -643,12 +635,11 @@ class PageTest(unittest.TestCase):
         load.step(1)
         self.open("/run/exported")
         self.browser.wait_for_text("By draw: one so far", "main")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.browser.keep_downloads(folder.name)
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.browser.keep_downloads(folder)
         self.browser.element("[aria-label='Export as CSV']").click()
         self.browser.wait_for_text("Saved as exported.csv", ".export")
-        path = pathlib.Path(folder.name) / "exported.csv"
+        path = pathlib.Path(folder) / "exported.csv"
         self.browser.wait("the file", lambda: path.exists() and path.stat().st_size)
         rows = list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
         self.assertEqual(len(rows), len(load.records))

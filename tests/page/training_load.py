@@ -15,7 +15,7 @@ class TrainingLoad:
     """A run with recorded sequences; step() evaluates them once more. `shifted_lists` simulates a
     worker's mistake: it records each token with the list of that many rows before."""
 
-    def __init__(self, client, run_id, shifted_lists=0, **config):
+    def __init__(self, client, run_id, shifted_lists=0):
         self._client = client
         self._rng = np.random.default_rng(5)
         self.run = client.create_run(
@@ -26,7 +26,6 @@ class TrainingLoad:
             task="sums",
             algorithm="grpo",
             model="tiny",
-            **config,
         )
         self._logits = self._rng.normal(0, 2, (_ROWS, VOCABULARY))
         behaviour = log_softmax(self._logits)

@@ -31,10 +31,8 @@ def block_of(top_k, length=LENGTH):
 
 class SizingTest(unittest.TestCase):
     def start(self, top_k, through=lambda server: server.address, **config):
-        self.server = LiveServer(cache_bytes=128 << 20)
-        self.addCleanup(self.server.close)
-        self.client = sis.Client(through(self.server), timeout=60)
-        self.addCleanup(self.client.close)
+        self.server = self.enterContext(LiveServer(cache_bytes=128 << 20))
+        self.client = self.enterContext(sis.Client(through(self.server), timeout=60))
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=top_k, **config)
 
     def relay(self, server):

@@ -90,13 +90,9 @@ class ConcurrencyTest : public testing::Test {
       case 3:
         ++epoch_;
         break;
-      case 4: {
-        v1::AppendEntry entry;
-        entry.mutable_sequence()->set_id(Id(random));
-        entry.mutable_seal()->set_length(kLength);
-        IngestEntry(cache_, *run, entry);
+      case 4:
+        IngestEntry(cache_, *run, SealEntry(Id(random), kLength));
         break;
-      }
       case 5:
         CacheMetrics(cache_.registry);
         break;
@@ -163,8 +159,7 @@ TEST_F(ConcurrencyTest, NoAnnotationIsLost) {
   std::barrier together(2);
   const auto seal = [&](const auto& annotate) {
     for (int i = 0; i < kSealed; ++i) {
-      v1::AppendEntry entry;
-      entry.mutable_sequence()->set_id(std::to_string(i));
+      v1::AppendEntry entry = SealEntry(std::to_string(i), 0);
       annotate(*entry.mutable_seal()->mutable_annotation());
       together.arrive_and_wait();
       EXPECT_EQ(IngestEntry(cache, *run, std::move(entry)).code(), 0);

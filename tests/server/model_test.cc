@@ -1,13 +1,11 @@
 // Random operations compared with the plainest model: what was answered is so, whatever happens
 // then. One server works in memory or before a real store, and two servers share a store. Memory is
 // short, disks are full, answers are lost, and servers restart or are killed.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -303,8 +301,7 @@ void ModelTest::Change(ModelSequence& sequence) {
   } else {
     const uint32_t length = OneIn(2) ? sequence.sealed.value_or(sequence.length())
                                      : std::min(sequence.length() + random_.Uniform(0, 9), kLength);
-    entry.mutable_sequence()->set_id(sequence.id);
-    entry.mutable_seal()->set_length(length);
+    entry = SealEntry(sequence.id, length);
     v1::Annotation& annotation = *entry.mutable_seal()->mutable_annotation();
     if (OneIn(2)) annotation.set_reward(operation_);
     if (OneIn(2)) annotation.set_text(absl::StrCat("text ", operation_));

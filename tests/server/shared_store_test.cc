@@ -38,9 +38,7 @@ class SharedStoreTest : public testing::Test {
   }
 
   static StatusCode Seal(Replica& server, const std::string& group = "") {
-    v1::AppendEntry seal;
-    seal.mutable_sequence()->set_id("a");
-    seal.mutable_seal()->set_length(100);
+    v1::AppendEntry seal = SealEntry("a", 100);
     if (!group.empty()) seal.mutable_seal()->mutable_annotation()->set_group(group);
     return static_cast<StatusCode>(server.Append(seal).code());
   }

@@ -4,16 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/block/digest.h"
-#include "kernels/block/pack.h"
 #include "server/testing/backing.h"
 #include "server/testing/faulty_store.h"
 #include "server/testing/record_generator.h"
@@ -37,13 +33,6 @@ struct Life : Replica {
       : Replica(std::make_unique<FaultyStore>(disk.store, disk.faults), config) {}
 };
 
-v1::AppendEntry SealOf(const std::string& id, uint32_t length) {
-  v1::AppendEntry seal;
-  seal.mutable_sequence()->set_id(id);
-  seal.mutable_seal()->set_length(length);
-  return seal;
-}
-
 // How many positions each stored block of sequence "a" has.
 std::vector<uint32_t> StoredBlocks(Disk& disk) {
   const StoredSequence stored = *disk.store->Load({"run", 1, "a", 0});
@@ -52,15 +41,6 @@ std::vector<uint32_t> StoredBlocks(Disk& disk) {
     if (part.kind == StoredPart::Kind::kBlock) counts.push_back(part.count);
   }
   return counts;
-}
-
-uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
-  const std::vector<std::byte> block =
-      *PackBlock(records.View(row, 1), {.encoding = BlockEncoding::kFloat32,
-                                        .slots = kSlots,
-                                        .vocabulary_size = 1000,
-                                        .first_position = position});
-  return sis::DigestOf(*OpenBlock(block, /*checksums=*/false), 0, 1);
 }
 
 uint64_t DigestAt(const Run::Found& found, uint32_t first, uint32_t count) {
@@ -119,17 +99,10 @@ TEST(StoredCacheTest, GapsAreStored) {
       {12, MissingReason::kInvalidLogProb},  {14, MissingReason::kNoLogProb},
       {16, MissingReason::kInfiniteLogProb}, {18, MissingReason::kUnknownVersion},
       {20, MissingReason::kNeverArrived}};
-  std::vector<v1::AppendEntry> gaps;
-  for (const auto& [first, end, reason] : {std::tuple(1, 14, v1::MISSING_REASON_INVALID_LOG_PROB),
-                                           {14, 16, v1::MISSING_REASON_NO_LOG_PROB},
-                                           {16, 18, v1::MISSING_REASON_INFINITE_LOG_PROB},
-                                           {18, 20, v1::MISSING_REASON_UNKNOWN_VERSION}}) {
-    v1::AppendEntry& gap = gaps.emplace_back();
-    gap.mutable_sequence()->set_id("a");
-    gap.mutable_gap()->set_first_position(first);
-    gap.mutable_gap()->set_length(end - first);
-    gap.mutable_gap()->set_reason(reason);
-  }
+  const v1::AppendEntry gaps[] = {GapEntry("a", 1, 13),
+                                  GapEntry("a", 14, 2, v1::MISSING_REASON_NO_LOG_PROB),
+                                  GapEntry("a", 16, 2, v1::MISSING_REASON_INFINITE_LOG_PROB),
+                                  GapEntry("a", 18, 2, v1::MISSING_REASON_UNKNOWN_VERSION)};
   {
     Life writer(disk);
     for (const v1::AppendEntry& gap : gaps) ASSERT_EQ(writer.Append(gap).code(), 0);
@@ -139,7 +112,7 @@ TEST(StoredCacheTest, GapsAreStored) {
   EXPECT_EQ(missing_of(false), expected);
   {
     Life writer(disk);
-    ASSERT_EQ(writer.Append(SealOf("a", 20)).code(), 0);
+    ASSERT_EQ(writer.Append(SealEntry("a", 20)).code(), 0);
   }
   EXPECT_EQ(missing_of(true), expected);
 }
@@ -241,7 +214,7 @@ TEST(StoredCacheTest, SmallBlocksAreMergedWhereTheyAreStored) {
       ASSERT_LE(StoredBlocks(disk).size(), p / Sequence::kSmallPositions + 256);
     }
     digest = DigestAt(life.Find("a"), 0, kLength);
-    ASSERT_EQ(life.Append(SealOf("a", kLength)).code(), 0);
+    ASSERT_EQ(life.Append(SealEntry("a", kLength)).code(), 0);
   }
   const std::vector<uint32_t> counts = StoredBlocks(disk);
   EXPECT_THAT(counts, testing::Each(testing::Ge(Sequence::kSmallPositions)));

@@ -5,6 +5,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+from concurrent import futures
 
 import grpc
 
@@ -122,11 +123,8 @@ class AppendManyTest(fake_service.ServiceTest):
                 except sis.AppendError as error:
                     outcomes[name, turn] = [(r.sequence, r.entry) for r in error.refused]
 
-        threads = [threading.Thread(target=work, args=(f"s{i}",)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with futures.ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, (f"s{i}" for i in range(4))))
         for i in range(4):
             self.assertEqual(self.stored(f"s{i}"), list(range(10)))
             self.assertEqual(outcomes[f"s{i}", 0], {(f"s{i}", 0): 2, (f"s{i}sealed", 0): 0})
@@ -177,20 +175,13 @@ class AppendManyTest(fake_service.ServiceTest):
         let_go, waits = threading.Event(), threading.Event()
         self.addCleanup(let_go.set)
         self.service.before_batch = lambda batch: waits.set() or let_go.wait(20)
-        raised = []
-
-        def work():
-            try:
-                self.append(block(first=2))
-            except Exception as error:
-                raised.append(error)
-
-        worker = threading.Thread(target=work)
-        worker.start()
-        self.assertTrue(waits.wait(20))
-        self.client.close()
-        worker.join()
-        self.assertEqual([getattr(error, "code", error) for error in raised], [grpc.StatusCode.CANCELLED])
+        with futures.ThreadPoolExecutor() as threads:
+            call = threads.submit(self.append, block(first=2))
+            self.assertTrue(waits.wait(20))
+            self.client.close()
+            with self.assertRaises(sis.Error) as raised:
+                call.result()
+        self.assertEqual(raised.exception.code, grpc.StatusCode.CANCELLED)
 
     def test_a_stream_that_breaks_is_the_calls_error(self):
         self.service.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "away")

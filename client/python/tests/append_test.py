@@ -1,6 +1,7 @@
 import threading
 import time
 import unittest
+from concurrent import futures
 
 import grpc
 import numpy as np
@@ -8,7 +9,6 @@ import numpy as np
 import fake_service
 import sis
 from sis._append_streams import server_append as append_module
-from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
 TOP_K = 4
@@ -83,6 +83,7 @@ class AppendTest(fake_service.ServiceTest):
             self.block(stream, "a")
             stream.seal("a", length=2)
             self.block(stream, "a", first=2)
+            stream.gap("a", first_position=2, length=3)
             self.block(stream, "b")
             stream.seal("b", length=1)
             with self.assertRaises(sis.AppendError) as raised:
@@ -91,6 +92,7 @@ class AppendTest(fake_service.ServiceTest):
                 [(r.sequence, r.entry, r.code) for r in raised.exception.refused],
                 [
                     ("a", "block [2, 4)", grpc.StatusCode.FAILED_PRECONDITION),
+                    ("a", "gap [2, 5)", grpc.StatusCode.FAILED_PRECONDITION),
                     ("b", "seal at 1", grpc.StatusCode.FAILED_PRECONDITION),
                 ],
             )
@@ -141,8 +143,7 @@ class AppendTest(fake_service.ServiceTest):
 
         # The server holds the bound method of the servicer; a new server holds this one.
         self.service.Append = one_ack_less
-        server, address = fake_service.start(self.service)
-        self.addCleanup(lambda: server.stop(None).wait())
+        _, address = self.serve(self.service)
         with sis.Client(address) as client, self.assertRaisesRegex(sis.Error, "0 acks for a batch of 1"):
             with client.append(self.run_, sampling=SAMPLING) as stream:
                 self.block(stream)
@@ -163,11 +164,8 @@ class AppendTest(fake_service.ServiceTest):
                     self.block(stream, name, first=first, rows=30)
                 stream.flush()
 
-            threads = [threading.Thread(target=work, args=(f"s{i}",)) for i in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with futures.ThreadPoolExecutor(4) as threads:
+                list(threads.map(work, (f"s{i}" for i in range(4))))
         for i in range(4):
             self.assertEqual(self.stored(f"s{i}"), list(range(3000)))
 

@@ -46,12 +46,10 @@ class TokenWeightsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         torch.set_num_threads(1)
-        cls.server = LiveServer()
-        cls.addClassCleanup(cls.server.close)
+        cls.server = cls.enterClassContext(LiveServer())
 
     def setUp(self):
-        self.client = sis.Client(self.server.address, timeout=30)
-        self.addCleanup(self.client.close)
+        self.client = self.enterContext(sis.Client(self.server.address, timeout=30))
         random = np.random.default_rng(1)
         behaviour = torch.from_numpy(random.normal(size=(B, T, V))).float() * 2
         current = behaviour + 0.4 * torch.from_numpy(random.normal(size=(B, T, V))).float()

@@ -292,25 +292,31 @@ def _handler(service):
     return grpc.method_handlers_generic_handler(ratio_service_pb2_grpc.SERVICE, methods)
 
 
-def start(service, port=0):
-    """A server of `service`, on a free port if it is 0. Returns (grpc.Server, address)."""
+def start(service, address="127.0.0.1:0"):
+    """A server of `service`, by default on a free port. Returns (grpc.Server, address)."""
     sizes = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(8), options=sizes)
     server.add_generic_rpc_handlers([_handler(service)])
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    port = server.add_insecure_port(address)
     server.start()
     return server, f"127.0.0.1:{port}"
 
 
-class ServiceTest(unittest.TestCase):
+class ServersTest(unittest.TestCase):
+    def serve(self, service, *address):
+        """As start(), until the test ends."""
+        server, address = start(service, *address)
+        self.addCleanup(lambda: server.stop(None).wait())
+        return server, address
+
+
+class ServiceTest(ServersTest):
     """With a service, its server, and a client."""
 
     def setUp(self):
         self.service = FakeService()
-        self.server, self.address = start(self.service)
-        self.addCleanup(lambda: self.server.stop(None).wait())
-        self.client = sis.Client(self.address, timeout=20)
-        self.addCleanup(self.client.close)
+        self.server, self.address = self.serve(self.service)
+        self.client = self.enterContext(sis.Client(self.address, timeout=20))
 
     def blocks(self, sequence):
         """First position, length and policy version of each block that was sent for a sequence."""
@@ -326,4 +332,4 @@ class ServiceTest(unittest.TestCase):
 
     def start_again(self):
         """Starts a server at the address of the stopped one."""
-        self.server, _ = start(self.service, int(self.address.rpartition(":")[2]))
+        self.server, _ = self.serve(self.service, self.address)

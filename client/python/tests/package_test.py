@@ -44,9 +44,7 @@ def run(*command, seconds=280, **environment):
 
 class PackageTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         if run(sys.executable, "-m", "venv", self.folder / "clean").returncode:
             self.skipTest("python3 -m venv makes no environment with pip here")
         probe = ("download", "-q", "--no-deps", "--retries=0", "--timeout=20", "setuptools<81")

@@ -98,11 +98,8 @@ assert ask() == ["interrupt"]
 
 class ProcessesTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.script = pathlib.Path(folder.name) / "script.py"
-        self.server = live_server.LiveServer()
-        self.addCleanup(self.server.close)
+        self.script = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "script.py"
+        self.server = self.enterContext(live_server.LiveServer())
         # Before: a stopped server never ends.
         self.addCleanup(self.server.process.send_signal, signal.SIGCONT)
 

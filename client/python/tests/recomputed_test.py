@@ -41,12 +41,10 @@ class RecomputedTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         torch.set_num_threads(1)
-        cls.server = LiveServer()
-        cls.addClassCleanup(cls.server.close)
+        cls.server = cls.enterClassContext(LiveServer())
 
     def setUp(self):
-        self.client = sis.Client(self.server.address, timeout=30)
-        self.addCleanup(self.client.close)
+        self.client = self.enterContext(sis.Client(self.server.address, timeout=30))
         self.engine = logits(1)
         self.recomputed = logits(2, near=self.engine)
         self.current = logits(3, near=self.recomputed)

@@ -57,18 +57,21 @@ for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "Fe
     setattr(Service, _name, noting(_name))
 
 
-class ReplicasClientTest(unittest.TestCase):
+class ReplicasClientTest(fake_service.ServersTest):
     def setUp(self):
         self.services, self.servers, self.names = [], [], []
         for _ in range(2):
             self.services.append(Service())
-            server, address = fake_service.start(self.services[-1])
-            self.addCleanup(lambda server=server: server.stop(None).wait())
+            server, address = self.serve(self.services[-1])
             self.servers.append(server)
             self.names.append(address)
-        self.client = sis.Client(self.names, timeout=20)
-        self.addCleanup(self.client.close)
+        self.client = self.enterContext(sis.Client(self.names, timeout=20))
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+
+    def restart(self, replica, service):
+        self.servers[replica].stop(None).wait()
+        self.services[replica] = service
+        self.servers[replica], _ = self.serve(service, self.names[replica])
 
     def sequence_of(self, replica):
         """The id of a sequence that this replica has."""
@@ -118,8 +121,7 @@ class ReplicasClientTest(unittest.TestCase):
         # Time stands still for those who ask how long ago the replica failed.
         stopped = functools.partial(CircuitBreaker, lambda: 100.0)
         with unittest.mock.patch("sis._client.CircuitBreaker", stopped):
-            client = self.client = sis.Client(self.names, timeout=2)
-        self.addCleanup(client.close)
+            client = self.client = self.enterContext(sis.Client(self.names, timeout=2))
         run = client.get_run("run").run
         let_go = self.services[1].let_go = threading.Event()
         self.addCleanup(let_go.set)
@@ -164,10 +166,7 @@ class ReplicasClientTest(unittest.TestCase):
     def test_a_replica_that_was_restarted_takes_entries_at_once(self):
         lost, well = self.sequence_of(1), self.sequence_of(0)
         self.append_many(sis.Seal(lost, 0), sis.Seal(well, 0))
-        self.servers[1].stop(None).wait()
-        self.services[1] = Service()
-        self.servers[1], _ = fake_service.start(self.services[1], int(self.names[1].rpartition(":")[2]))
-        self.addCleanup(lambda: self.servers[1].stop(None).wait())
+        self.restart(1, Service())
         self.assertEqual(self.append_many(sis.Seal(lost, 3), sis.Seal(well, 0)), {(lost, 0): 0, (well, 0): 0})
         self.assertEqual([service.asked.count("Append") for service in self.services], [2, 1])
 
@@ -178,11 +177,9 @@ class ReplicasClientTest(unittest.TestCase):
         self.addCleanup(stream.abandon)
         stream.seal(lost, length=0)
         stream.flush()
-        self.servers[1].stop(None).wait()
-        self.services[1] = Service()
-        self.services[1].creates_no_run = 2
-        self.servers[1], _ = fake_service.start(self.services[1], int(self.names[1].rpartition(":")[2]))
-        self.addCleanup(lambda: self.servers[1].stop(None).wait())
+        service = Service()
+        service.creates_no_run = 2
+        self.restart(1, service)
         refused = 0
         for _ in range(600):
             try:
@@ -193,10 +190,10 @@ class ReplicasClientTest(unittest.TestCase):
                 refused += 1
                 time.sleep(0.1)
         self.assertGreater(refused, 1)
-        self.assertEqual(self.services[1].creates_no_run, 0)
+        self.assertEqual(service.creates_no_run, 0)
 
 
-class OneStoreTest(unittest.TestCase):
+class OneStoreTest(fake_service.ServersTest):
     """Three addresses of one service: what one stores, all have."""
 
     def setUp(self):
@@ -204,19 +201,16 @@ class OneStoreTest(unittest.TestCase):
         self.service.GetServer = lambda request, context: pb.GetServerResponse(shared_store=True)
         self.servers = {}
         for _ in range(3):
-            server, address = fake_service.start(self.service)
-            self.addCleanup(lambda server=server: server.stop(None).wait())
+            server, address = self.serve(self.service)
             self.servers[address] = server
-        self.client = sis.Client(list(self.servers), timeout=20)
-        self.addCleanup(self.client.close)
+        self.client = self.enterContext(sis.Client(list(self.servers), timeout=20))
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
 
     def gone(self, address):
         self.servers[address].stop(None).wait()
 
     def back(self, address):
-        self.servers[address], _ = fake_service.start(self.service, int(address.rpartition(":")[2]))
-        self.addCleanup(lambda: self.servers[address].stop(None).wait())
+        self.servers[address], _ = self.serve(self.service, address)
 
     def seal(self, names):
         return sis.append_many(self.client, self.run_, [sis.Seal(name, 0) for name in names], sampling=SAMPLING)

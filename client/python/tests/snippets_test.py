@@ -41,8 +41,7 @@ def commands(page):
 class SnippetsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = LiveServer()
-        cls.addClassCleanup(cls.server.close)
+        cls.server = cls.enterClassContext(LiveServer())
 
     def printed(self, page, number, **names):
         with contextlib.redirect_stdout(io.StringIO()) as shown:

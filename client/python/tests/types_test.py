@@ -15,9 +15,7 @@ class TypesTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         if not MYPY.is_file():
             raise unittest.SkipTest("mypy is absent: tools/rl-environment api installs it, and SIS_API names its folder")
-        cache = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cache.cleanup)
-        cls.command = [str(MYPY), f"--cache-dir={cache.name}"]
+        cls.command = [str(MYPY), f"--cache-dir={cls.enterClassContext(tempfile.TemporaryDirectory())}"]
 
     def check(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([*self.command, *arguments], cwd=PACKAGE, capture_output=True, text=True)

@@ -62,21 +62,18 @@ class Service:
         raise AssertionError("a lost run is not opened again by whoever looks at it")
 
 
-class WebTest(unittest.TestCase):
+class WebTest(fake_service.ServersTest):
     def setUp(self):
         self.service = Service()
-        grpc_server, self.address = fake_service.start(self.service)
-        self.addCleanup(lambda: grpc_server.stop(None).wait())
+        _, self.address = self.serve(self.service)
         self.client = self.make_client(self.address)
-        self.serve(app.make_app(self.client, [self.address]))
+        self.serve_page(app.make_app(self.client, [self.address]))
 
     def make_client(self, address):
         credentials = sis.Credentials(token="of-whoever-started-it")
-        client = sis.Client(address, timeout=20, credentials=credentials, reopen_runs=False)
-        self.addCleanup(client.close)
-        return client
+        return self.enterContext(sis.Client(address, timeout=20, credentials=credentials, reopen_runs=False))
 
-    def serve(self, made):
+    def serve_page(self, made):
         listener = app.listen(0)
         self.addCleanup(listener.close)
         self.port = listener.getsockname()[1]
@@ -114,9 +111,9 @@ class WebTest(unittest.TestCase):
 
     def test_several_servers_are_one_and_a_silent_one_is_named(self):
         other = Service()
-        grpc_server, address = fake_service.start(other)
+        grpc_server, address = self.serve(other)
         addresses = [self.address, address]
-        self.serve(app.make_app(self.make_client(addresses), addresses))
+        self.serve_page(app.make_app(self.make_client(addresses), addresses))
         ((run,), unanswered) = self.json("/api/ListRuns").values()
         self.assertEqual((run["runId"], run["sequences"], unanswered), (RUN, "6", []))
         servers = self.json("/api/GetServer")["servers"]
@@ -204,7 +201,7 @@ class WebTest(unittest.TestCase):
 
     def test_texts_of_tokens_are_those_of_the_tokenizer(self):
         self.assertIsNone(self.json("/token_texts.json"))
-        self.serve(app.make_app(self.client, ["server"], {0: "</s>", 7: 'é"'}))
+        self.serve_page(app.make_app(self.client, ["server"], {0: "</s>", 7: 'é"'}))
         self.assertEqual(self.json("/token_texts.json"), {"0": "</s>", "7": 'é"'})
 
     def test_one_diagnosis_or_export_is_made_at_a_time(self):

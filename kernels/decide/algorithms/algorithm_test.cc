@@ -1,7 +1,6 @@
 #include "kernels/decide/algorithms/algorithm.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <string>

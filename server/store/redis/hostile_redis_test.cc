@@ -11,7 +11,6 @@
 #include <fstream>
 #include <functional>
 #include <future>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -254,18 +253,6 @@ TEST(RedisStoreTest, ARestartedServerIsFound) {
   servers.Start(0);
   EXPECT_EQ(store->Load(Sequence("a"))->parts, parts);
   EXPECT_TRUE(Put(*store, Sequence("a"), {Block(6, 1, "rows")}).ok());
-}
-
-TEST(RedisStoreTest, ASilentServerEndsNoLaterThanTheDeadline) {
-  RedisServers servers;
-  const auto store = Open(servers.address("?timeout=5"));
-  servers.Signal(0, SIGSTOP);
-  const absl::Time start = SteadyNow();
-  const absl::Status status = Put(*store, Sequence("a"), {Block(0, 1, "rows")});
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_LT(SteadyNow() - start, absl::Seconds(15));
-  servers.Signal(0, SIGCONT);
-  EXPECT_TRUE(Eventually([&] { return Put(*store, Sequence("a"), {Block(0, 1, "rows")}); }).ok());
 }
 
 TEST(RedisClusterTest, SlotsThatMoveAreFollowed) {

@@ -4,8 +4,6 @@ import pathlib
 import queue
 import subprocess
 
-import grpc
-
 _SERVER = pathlib.Path(__file__).absolute().parent / "echo_server"
 
 

@@ -9,7 +9,6 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>

@@ -27,13 +27,12 @@ class ChartTest(unittest.TestCase):
     def setUpClass(cls):
         if sys.version_info < (3, 11):
             raise unittest.SkipTest("Helm's wheel needs Python 3.11")
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         # Debian's grpcio and numpy are the system's.
-        made = run_command(sys.executable, "-m", "venv", "--system-site-packages", folder.name)
+        made = run_command(sys.executable, "-m", "venv", "--system-site-packages", folder)
         if made.returncode:
             raise unittest.SkipTest("python3 -m venv makes no environment with pip here")
-        cls.python = pathlib.Path(folder.name, "bin/python")
+        cls.python = pathlib.Path(folder, "bin/python")
         pip = (cls.python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-compile")
         installed = run_command(*pip, "--retries=0", "--timeout=20", "-r", REQUIREMENTS)
         if "from versions: none" in installed.stderr:

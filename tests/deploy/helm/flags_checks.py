@@ -46,9 +46,7 @@ def settings(*flags):
 class FlagsChecks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.secrets = MountedSecrets(folder.name)
+        cls.secrets = MountedSecrets(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.defaults = yaml.safe_load((render.CHART / "values.yaml").read_text())
 
     def understood(self, objects):

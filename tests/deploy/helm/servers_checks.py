@@ -53,9 +53,7 @@ class RenderedServersChecks(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.secrets = MountedSecrets(folder.name)
+        cls.secrets = MountedSecrets(cls.enterClassContext(tempfile.TemporaryDirectory()))
 
     def serve(self, **values):
         """Starts servers. Checks that all processes answer the probes of their containers, and that

@@ -53,9 +53,7 @@ class BuiltImageTest(unittest.TestCase):
     def setUpClass(cls):
         if os.getuid() != 0:
             raise unittest.SkipTest("only root may run an image without a container runtime")
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         # The user of the image must reach its files.
         cls.folder.chmod(0o755)
         made = make_image(cls.options, cls.folder, **cls.environment())
@@ -73,11 +71,10 @@ class BuiltImageTest(unittest.TestCase):
 
     def image_process(self, *command):
         """Starts a command inside the image, with a new volume. Skips the test if mounting is forbidden."""
-        volume = tempfile.TemporaryDirectory()
-        self.addCleanup(volume.cleanup)
-        os.chown(volume.name, 65532, 65532)
+        volume = self.enterContext(tempfile.TemporaryDirectory())
+        os.chown(volume, 65532, 65532)
         process = subprocess.Popen(
-            [sys.executable, FOLDER / "image_process.py", self.root, volume.name,
+            [sys.executable, FOLDER / "image_process.py", self.root, volume,
              *(self.configuration["Env"] or ()), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -19,14 +19,13 @@ class SisctlImageTest(BuiltImageTest):
     @classmethod
     def environment(cls):
         """With a wheel, as far as the image needs one."""
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         package = pathlib.Path(sis.__file__).parent
-        with zipfile.ZipFile(f"{folder.name}/sis_ratio-0.0.0-py3-none-any.whl", "w") as wheel:
+        with zipfile.ZipFile(f"{folder}/sis_ratio-0.0.0-py3-none-any.whl", "w") as wheel:
             for path in package.rglob("*"):
                 if path.is_file():
                     wheel.write(path, path.relative_to(package.parent))
-        return {"WHEELS": folder.name}
+        return {"WHEELS": folder}
 
     def sisctl(self, *words):
         process = self.image_process(*self.configuration["Entrypoint"], *words)
@@ -38,8 +37,7 @@ class SisctlImageTest(BuiltImageTest):
 
     def test_it_asks_servers(self):
         self.assertIn("Usage: sisctl", self.sisctl("--help"))
-        server = LiveServer()
-        self.addCleanup(server.close)
+        server = self.enterContext(LiveServer())
         with sis.Client(server.address, timeout=20) as client:
             client.create_run("addition", seed=1, vocabulary_size=10, top_k=2)
         self.assertIn("addition", self.sisctl("run", "list", "--server", server.address))

@@ -58,9 +58,9 @@ class Problem:
                 return
 
 
-def restarted(server: LiveServer, *flags: str, **named: Any) -> LiveServer:
+def restarted(server: LiveServer, *flags: str) -> LiveServer:
     """Starts a server at the addresses of `server`, which has ended, for Prometheus and the clients."""
-    return LiveServer(*flags, f"--admin={server.admin_address}", listen=server.address, **named)
+    return LiveServer(*flags, f"--admin={server.admin_address}", listen=server.address)
 
 
 def uniform_block(top_k: int, rows: int) -> Dict[str, Any]:

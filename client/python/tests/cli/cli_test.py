@@ -76,14 +76,10 @@ class StartTest(unittest.TestCase):
 class CliTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = LiveServer(cache_bytes=16 << 20)
-        cls.addClassCleanup(cls.server.close)
-        cls.client = sis.Client(cls.server.address, timeout=30)
-        cls.addClassCleanup(cls.client.close)
+        cls.server = cls.enterClassContext(LiveServer(cache_bytes=16 << 20))
+        cls.client = cls.enterClassContext(sis.Client(cls.server.address, timeout=30))
         cls.run_ = fill(cls.client)
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.tokenizer = cls.folder / "tokenizer.json"
         cls.tokenizer.write_text(json.dumps({"model": {"vocab": TEXTS}, "decoder": {"type": "ByteLevel"}}))
 
@@ -166,8 +162,7 @@ class CliTest(unittest.TestCase):
         self.assertEqual((server["address"], server["state"]["ready"]), (self.server.address, True))
 
     def test_a_draw_of_which_everything_is_missing_has_no_means(self):
-        server = LiveServer(cache_bytes=16 << 20)
-        self.addCleanup(server.close)
+        server = self.enterContext(LiveServer(cache_bytes=16 << 20))
         rows = np.full((3, TOP_K), -1, np.float32)
         with sis.Client(server.address) as client:
             self.assertRegex(self.done("top", "--once", server=server.address), "No runs yet")
@@ -256,8 +251,7 @@ class CliTest(unittest.TestCase):
 
     def test_looking_changes_nothing(self):
         """Showing a sequence does not count as reading it, and does not open its run on a server that lacks the run."""
-        other = LiveServer(cache_bytes=16 << 20)
-        self.addCleanup(other.close)
+        other = self.enterContext(LiveServer(cache_bytes=16 << 20))
         unread = self.client.list_runs()[0].unread_sequences
         both = f"{self.server.address},{other.address}"
         for words in (["run", "show", "r"], ["step", "list", "r"], ["sequence", "list", "r"], ["run", "inspect", "r"]):
@@ -267,8 +261,7 @@ class CliTest(unittest.TestCase):
             self.assertEqual(client.list_runs(), [])
 
     def test_delete(self):
-        server = LiveServer(cache_bytes=16 << 20)
-        self.addCleanup(server.close)
+        server = self.enterContext(LiveServer(cache_bytes=16 << 20))
         with sis.Client(server.address) as client:
             for name in ("r1", "r2"):
                 client.create_run(name, seed=1, vocabulary_size=9, top_k=2)
