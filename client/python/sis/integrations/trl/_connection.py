@@ -7,7 +7,7 @@ import os
 import re
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from sis import _errors
 from sis._client import Client
@@ -19,22 +19,18 @@ from sis._server_process import LocalServer, local_server
 _LONGEST_NAME = 200
 
 
-class Connection(NamedTuple):
-    """The choice of the main process.
+def agreed(processes: int, arguments: Any, config: SisConfig) -> Tuple[SisConfig, int, Optional[LocalServer]]:
+    """Returns what the main process chooses for all.
 
-    Attributes:
-        config: The settings, with addresses and run.
-        incarnation: The run's incarnation: above 0 if the run begins again.
-        server: The main process's own server, which ends with it; None elsewhere, or if another one is used.
+    Args:
+        processes: Number of processes.
+        arguments: TrainingArguments.
+        config: The settings.
+
+    Returns:
+        The settings, with addresses and run. The run's incarnation: above 0 if the run begins again. And the main
+        process's own server, which ends with it; None elsewhere, or if another one is used.
     """
-
-    config: SisConfig
-    incarnation: int
-    server: Optional[LocalServer]
-
-
-def agreed(processes: int, arguments: Any, config: SisConfig) -> Connection:
-    """Returns what the main one of `processes` chooses for all. `arguments`: TrainingArguments."""
     server = None
 
     def chosen() -> Tuple[SisConfig, int]:
@@ -53,5 +49,4 @@ def agreed(processes: int, arguments: Any, config: SisConfig) -> Connection:
             incarnation = client.get_run(run_id).run.incarnation + 1
         return replace(config, address=address, run=run_id), incarnation
 
-    agreed_config, incarnation = of_the_first(chosen)
-    return Connection(agreed_config, incarnation, server)
+    return (*of_the_first(chosen), server)

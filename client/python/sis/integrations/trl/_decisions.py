@@ -101,12 +101,10 @@ class DecidingMixin(_Trainer):
         self._sis_check_arguments(self.args)
         self._sis_check_trainer()
         # A server that it started ends with it.
-        self._sis_connection = connection = agreed(self.accelerator.num_processes, self.args, self._sis_config)
-        self._sis_config = config = connection.config
+        config, incarnation, self._sis_server = agreed(self.accelerator.num_processes, self.args, self._sis_config)
+        self._sis_config = config
         self.sis_client = config.client()
-        self.sis_run = config.create_run(
-            self.sis_client, incarnation=connection.incarnation, **self._sis_run_settings()
-        )
+        self.sis_run = config.create_run(self.sis_client, incarnation=incarnation, **self._sis_run_settings())
         self._sis_service = Service(config, self.sis_client, self.sis_run)
         if self._sis_config.token_table_steps:
             self.add_callback(TokenTablesCallback(self))
