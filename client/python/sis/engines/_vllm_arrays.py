@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import types
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
