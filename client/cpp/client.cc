@@ -29,56 +29,13 @@ void Client::Prepare(grpc::ClientContext& context, absl::Time deadline) const {
   if (!options_.token.empty()) context.AddMetadata("authorization", "Bearer " + options_.token);
 }
 
-template <typename Response, typename Request>
-absl::StatusOr<Response> Client::Call(grpc::Status (Service::*method)(grpc::ClientContext*,
-                                                                      const Request&, Response*),
-                                      const Request& request) const {
+absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const v1::CreateRunRequest& request) const {
   grpc::ClientContext context;
   Prepare(context, absl::Now() + options_.timeout);
-  Response response;
-  const grpc::Status status = ((*stub_).*method)(&context, request, &response);
+  v1::CreateRunResponse response;
+  const grpc::Status status = stub_->CreateRun(&context, request, &response);
   if (!status.ok()) return FromGrpc(status);
   return response;
-}
-
-absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const v1::CreateRunRequest& request) const {
-  return Call(&Service::CreateRun, request);
-}
-
-absl::StatusOr<v1::AdvanceVersionResponse> Client::AdvanceVersion(
-    const v1::AdvanceVersionRequest& request) const {
-  return Call(&Service::AdvanceVersion, request);
-}
-
-absl::StatusOr<v1::DeleteRunResponse> Client::DeleteRun(const v1::DeleteRunRequest& request) const {
-  return Call(&Service::DeleteRun, request);
-}
-
-absl::StatusOr<v1::ReleaseResponse> Client::Release(const v1::ReleaseRequest& request) const {
-  return Call(&Service::Release, request);
-}
-
-absl::StatusOr<v1::EvaluateResponse> Client::Evaluate(const v1::EvaluateRequest& request) const {
-  return Call(&Service::Evaluate, request);
-}
-
-absl::StatusOr<std::vector<v1::FetchedSlice>> Client::FetchTopK(
-    const v1::FetchTopKRequest& request) const {
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + options_.timeout);
-  const auto stream = stub_->FetchTopK(&context, request);
-  std::vector<v1::FetchedSlice> slices(request.slices_size());
-  for (v1::FetchTopKResponse response; stream->Read(&response);) {
-    for (const v1::FetchedSlice& part : response.slices()) {
-      if (part.slice() >= slices.size()) {
-        context.TryCancel();
-        break;
-      }
-      slices[part.slice()].MergeFrom(part);
-    }
-  }
-  if (const grpc::Status status = stream->Finish(); !status.ok()) return FromGrpc(status);
-  return slices;
 }
 
 std::unique_ptr<AppendStream> Client::OpenAppend(const v1::AppendHeader& header) const {

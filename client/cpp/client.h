@@ -1,4 +1,4 @@
-// A client for one server, for workers and load generators in C++.
+// A client of one server for workers in C++, which record. For all other calls use gRPC's stub.
 //
 // client/cpp/example.cc is a worker from its first call to its last.
 //
@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,8 +18,6 @@
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
-
-using Service = v1::RatioService::StubInterface;
 
 struct ClientOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
@@ -32,7 +29,7 @@ struct ClientOptions {
 
 class AppendStream;
 
-// Thread-safe. Every call blocks. Returns the server's errors (proto/sis/v1), DeadlineExceeded, or
+// Thread-safe. Calls block. They return the server's errors (proto/sis/v1), DeadlineExceeded, or
 // Unavailable without a connection: the server may have executed the call.
 class Client {
  public:
@@ -40,14 +37,6 @@ class Client {
   explicit Client(const std::string& address, ClientOptions options = {});
 
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) const;
-  absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
-      const v1::AdvanceVersionRequest& request) const;
-  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) const;
-  absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) const;
-  absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request) const;
-  // Returns one element per slice of the request, in order, with all blocks of the slice.
-  absl::StatusOr<std::vector<v1::FetchedSlice>> FetchTopK(
-      const v1::FetchTopKRequest& request) const;
 
   // Returns a stream of records. `header` names the run and the sampling of the log-probs. The
   // client must outlive the stream.
@@ -58,13 +47,9 @@ class Client {
 
   // Sets credentials and deadline of a call.
   void Prepare(grpc::ClientContext& context, absl::Time deadline) const;
-  template <typename Response, typename Request>
-  absl::StatusOr<Response> Call(grpc::Status (Service::*method)(grpc::ClientContext*,
-                                                                const Request&, Response*),
-                                const Request& request) const;
 
   const ClientOptions options_;
-  const std::unique_ptr<Service> stub_;
+  const std::unique_ptr<v1::RatioService::StubInterface> stub_;
 };
 
 // Used by one thread at a time.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -79,13 +80,20 @@ class ClientTest : public ::testing::Test {
     request.mutable_run()->set_run_id("run");
     request.set_whole_blocks(true);
     for (const std::string& id : ids) *request.add_slices()->mutable_sequence() = Sequence(id);
-    absl::StatusOr<std::vector<v1::FetchedSlice>> slices = client_.FetchTopK(request);
-    EXPECT_TRUE(slices.ok()) << slices.status();
-    return slices.ok() ? *slices : std::vector<v1::FetchedSlice>(ids.size());
+    grpc::ClientContext context;
+    const auto stream = stub_->FetchTopK(&context, request);
+    std::vector<v1::FetchedSlice> slices(ids.size());
+    for (v1::FetchTopKResponse response; stream->Read(&response);) {
+      for (const v1::FetchedSlice& part : response.slices()) slices[part.slice()].MergeFrom(part);
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    return slices;
   }
 
   const ServerProcess server_;
   const Client client_;
+  const std::unique_ptr<v1::RatioService::Stub> stub_ = v1::RatioService::NewStub(
+      grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials()));
 };
 
 TEST_F(ClientTest, FlushedRecordsAreFetchedUnchanged) {
@@ -158,7 +166,9 @@ TEST_F(ClientTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
   v1::ReleaseRequest release;
   release.mutable_run()->set_run_id("small");
   release.mutable_sequences()->Assign(stored.begin(), stored.end() - 1);
-  ASSERT_TRUE(client_.Release(release).ok());
+  grpc::ClientContext context;
+  v1::ReleaseResponse released;
+  ASSERT_TRUE(stub_->Release(&context, release, &released).ok());
   EXPECT_TRUE(stream->Flush().ok()) << "the entry without room is still in the batch";
 }
 
@@ -173,7 +183,7 @@ TEST(SilentServerTest, NoCallOutlivesItsTimeout) {
   getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
   const Client client(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)),
                       {.timeout = absl::Seconds(1)});
-  EXPECT_EQ(client.Evaluate({}).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(client.CreateRun({}).status().code(), absl::StatusCode::kDeadlineExceeded);
   const auto stream = client.OpenAppend({});
   stream->AddSeal(Sequence("a"), SealAt(1));
   EXPECT_EQ(stream->Flush().code(), absl::StatusCode::kDeadlineExceeded);

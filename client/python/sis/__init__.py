@@ -30,19 +30,18 @@ if TYPE_CHECKING:
 # Version of the whole project; the wheel takes it from here.
 __version__ = "0.2.0"
 
+# Modules in dir(sis): they need neither PyTorch nor an extra.
 _MODULES = ("diagnose", "engines", "export", "integrations", "tracking")
-_OF_PYTORCH = ("recomputed", "torch")
 
 
 def __getattr__(name: str) -> Any:
     """Imports all names of sis._names when the first one is used, so that `sisctl --help` imports neither
-    grpc nor numpy; and the modules of _MODULES when they are."""
+    grpc nor numpy; and modules when they are."""
     if name == "__all__":  # for help(sis)
         return _public()
-    if name in _MODULES + _OF_PYTORCH:
-        return importlib.import_module(f"sis.{name}")
-    # Modules of the package look up other modules here while they are imported.
-    if not name.startswith("_") and importlib.util.find_spec(f"sis.{name}") is None:
+    if not name.startswith("_"):
+        if importlib.util.find_spec(f"sis.{name}") is not None:
+            return importlib.import_module(f"sis.{name}")
         names = vars(importlib.import_module("sis._names"))
         if name in names:
             globals().update((key, value) for key, value in names.items() if not key.startswith("_"))

@@ -155,14 +155,10 @@ def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
     field, weights = _FIELDS[type(correction)]
     values = dict(vars(correction))
     if weights:
-        values["weight"] = _weight(name, values["weight"], weights)
+        if values["weight"] not in weights:
+            raise ValueError(f"observe[{name!r}].weight {values['weight']!r} must be one of {', '.join(weights)}")
+        values["weight"] = weights[values["weight"]]
     return pb.ObservedCorrection(name=name, **{field: values})
-
-
-def _weight(name: str, weight: str, known: Mapping[str, int]) -> int:
-    if weight not in known:
-        raise ValueError(f"observe[{name!r}].weight {weight!r} must be one of {', '.join(known)}")
-    return known[weight]
 
 
 def from_proto(corrections: Iterable[pb.CorrectionTotals]) -> Dict[str, CorrectionTotals]:

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import Any, Callable, Dict
 
 # By token id. Bytes of a character that is cut in two are written as \xE3. Added tokens, such as the
 # end of a text, stand as they are named.
 TokenTexts = Dict[int, str]
-
-# The largest files have some 35 MB.
-_MAX_BYTES = 256 << 20
-
-
-def read(path: str) -> TokenTexts:
-    """Reads the texts in a tokenizer.json. Raises OSError if the file can't be read, and ValueError, with its
-    name, if it is no tokenizer.json."""
-    with open(path, "rb") as file:
-        contents = file.read(_MAX_BYTES + 1)
-    try:
-        if len(contents) > _MAX_BYTES:
-            raise ValueError(f"not a tokenizer.json: it has more than {_MAX_BYTES} bytes")
-        return parse(contents)
-    except ValueError as error:
-        raise ValueError(f"{os.fspath(path)}: {error}") from None
 
 
 def parse(contents: bytes) -> TokenTexts:

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import pathlib
+import re
 import threading
 import time
 import unittest
@@ -198,6 +199,12 @@ class WebTest(fake_service.ServersTest):
             self.assertEqual((status, body), (200, file.read_bytes()), file.name)
             self.assertEqual(headers["Content-Type"], types.get(file.suffix, headers["Content-Type"]))
         self.assertIn(b"Chart.js", self.ask("/chart.js")[2])
+
+    def test_the_page_knows_every_reason_of_missing_positions(self):
+        text = PAGE.joinpath("positions.js").read_text(encoding="utf-8")
+        listed = json.loads(re.search(r"const MISSING_REASONS = (\[.*?),?\s*\];", text, re.DOTALL)[1] + "]")
+        named = [reason.name.lower().replace("_", " ") for reason in sis.MissingReason]
+        self.assertEqual(listed[1:], named[1:])
 
     def test_texts_of_tokens_are_those_of_the_tokenizer(self):
         self.assertIsNone(self.json("/token_texts.json"))

@@ -41,7 +41,6 @@ def compare(
 
     \b
     Exit codes: 0 no fault found; 1 failed; 2 wrong usage; 3 a fault found.
-    docs/compare.md explains the questions.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SERVER = typer.Option(
     "localhost:50051", "--server", envvar="SIS_ADDRESS", metavar="HOST:PORT,...",
     help="Addresses of the servers. TLS and credentials come from the environment: SIS_TLS, SIS_CA_FILE, "
-    "SIS_TOKEN_FILE and others (docs/security.md).",
+    "SIS_CERTIFICATE_FILE, SIS_KEY_FILE, SIS_TOKEN_FILE.",
 )  # fmt: skip
 
 

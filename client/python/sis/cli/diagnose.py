@@ -44,7 +44,7 @@ def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> N
 
     \b
     Exit codes: 0 no fault found and a healthy verdict; 1 failed; 2 wrong
-    usage; 3 otherwise. docs/compare.md explains the questions.
+    usage; 3 otherwise.
 
     \b
     Examples:

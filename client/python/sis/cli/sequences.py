@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
 
@@ -133,11 +134,11 @@ def read_tokenizer(name: Optional[str]) -> TokenTexts:
     if name is None:
         return {}
     try:
-        return _token_texts.parse(sys.stdin.buffer.read()) if name == "-" else _token_texts.read(name)
+        return _token_texts.parse(sys.stdin.buffer.read() if name == "-" else pathlib.Path(name).read_bytes())
     except OSError as error:
         fail(f"--tokenizer: {name}: {error.strerror}")
     except ValueError as error:
-        fail(f"--tokenizer: {error}")
+        fail(f"--tokenizer: {name}: {error}")
 
 
 def _named(texts: TokenTexts, token: int) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from sis import _ragged
 from sis._evaluation import Decision
+from sis._servers.placement import fnv
 from sis.diagnose.recorded import HIGHEST_LOG_PROB
 from sis.diagnose.recordings import MAX_MASS, Recording
 
@@ -134,7 +135,8 @@ def _flushed(values: np.ndarray) -> np.ndarray:
 
 def _uniforms(counts: np.ndarray) -> np.ndarray:
     """Returns 32-bit words, uint64 [C], of draw 0 (docs/numerics.md, section 6)."""
-    keys = np.asarray([_sequence_key(str(i)) for i in range(len(counts))], np.uint64).repeat(counts)
+    # Of seed 0 and attempt 0, 12 bytes, and the sequence's name.
+    keys = np.asarray([fnv(bytes(12) + str(i).encode()) for i in range(len(counts))], np.uint64).repeat(counts)
     positions = _ragged.places(np.zeros(len(counts), np.int64), counts).astype(np.uint64)
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     key0, key1 = keys & low, keys >> shift
@@ -145,10 +147,3 @@ def _uniforms(counts: np.ndarray) -> np.ndarray:
         key0, key1 = (key0 + np.uint64(0x9E3779B9)) & low, (key1 + np.uint64(0xBB67AE85)) & low
     words = np.stack([c0, c1, c2, c3])
     return words[(positions & np.uint64(3)).astype(np.int64), np.arange(len(positions))]
-
-
-def _sequence_key(sequence: str) -> int:
-    key = 0xCBF29CE484222325
-    for byte in bytes(12) + sequence.encode():
-        key = (key ^ byte) * 0x100000001B3 % (1 << 64)
-    return key

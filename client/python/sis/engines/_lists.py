@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, List, Optional, Sequence, Sized, Tuple
+from typing import Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from sis import _ragged
+from sis._arrays import ArrayLike
 from sis.engines._adapter import NULL_LOG_PROB, Columns
 from sis.engines.openai import Position
 
@@ -24,36 +25,36 @@ def nullable(log_probs: Sequence[Optional[float]]) -> np.ndarray:
 def columns_of(positions: Sequence[Position], sampled_column: Optional[str], at_least: int = 1) -> Columns:
     """Returns the columns of positions that list tokens, as many as the longest list has, or `at_least`."""
     lists = [position.ids for position in positions]
-    ids, log_probs = padded(lists, lists, (position.log_probs for position in positions), at_least)
+    ids, log_probs = padded(lists, (position.log_probs for position in positions), list(map(len, lists)), at_least)
     sampled = np.fromiter((position.token for position in positions), np.int64, len(positions))
     return Columns(ids, log_probs, sampled, nullable([position.log_prob for position in positions]), sampled_column)
 
 
 def padded(
-    listed: Sequence[Sized],
-    ids: Iterable[Iterable[int]],
-    log_probs: Iterable[Iterable[Optional[float]]],
-    at_least: int = 1,
+    ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[Optional[float]]], counts: ArrayLike, at_least: int = 1
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """int64 and float32 [T, C] of T positions with as many tokens as `listed` has of each, which `ids` and
-    `log_probs` tell; -1 and -inf where there is none. C is the largest number, or `at_least`."""
-    counts = np.fromiter(map(len, listed), np.int64, len(listed))
-    return flat_padded(ids, log_probs, counts, max(at_least, int(counts.max(initial=0))))
+    """Returns the listed tokens of T positions as rows; -1 and -inf where there is none.
 
+    Args:
+        ids, log_probs: The tokens of all positions, in any number of lists.
+        counts: int [T], the number of tokens of each position.
+        at_least: Smallest number of columns.
 
-def flat_padded(
-    ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[Optional[float]]], counts: np.ndarray, width: int
-) -> Tuple[np.ndarray, np.ndarray]:
-    """The same of `counts` [T] tokens per position, at most `width`, which stand one after the other in the
-    lists, one after the other."""
-    total = int(counts.sum())
+    Returns:
+        int64 and float32 [T, C]; C is the largest count, or `at_least`.
+
+    Raises:
+        ValueError: There are fewer ids, or another number of log-probs, than `counts` says.
+    """
+    sizes = np.asarray(counts, np.int64)
+    total = int(sizes.sum())
     # Older numpy cuts what 32 bits do not hold, without a word.
     flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int64, total)
     # null is NaN.
     flat_log_probs = np.asarray(list(itertools.chain.from_iterable(log_probs)), np.float32)
     if len(flat_log_probs) != total:
         raise ValueError(f"the lists hold {len(flat_log_probs)} log-probs for {total} tokens")
-    return widened(flat_ids, flat_log_probs, counts, width)
+    return widened(flat_ids, flat_log_probs, sizes, max(at_least, int(sizes.max(initial=0))))
 
 
 def widened(ids: np.ndarray, log_probs: np.ndarray, counts: np.ndarray, width: int) -> Tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections.abc
 import functools
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+import types
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -107,7 +108,9 @@ def _update(own: Any, step: Any) -> None:
 def whole(state: Any, log_probs: ArrayLogprobs, finish_reason: str) -> Any:
     """Returns what the request of a RequestState has generated, as vLLM's CompletionOutput."""
     tokens = state.detokenizer.output_token_ids[: len(log_probs)]
-    return _SoFar(tokens, log_probs, _spans_so_far(state), finish_reason)
+    return types.SimpleNamespace(
+        token_ids=tokens, logprobs=log_probs, weight_versions=_spans_so_far(state), finish_reason=finish_reason
+    )
 
 
 def ranges_of(spans: Sequence[Any]) -> List[VersionRange]:
@@ -132,12 +135,3 @@ def _spans_so_far(state: Any) -> Sequence[Any]:
     """Returns the WeightVersionSpans of a RequestState; none from a vLLM before 0.32."""
     spans = getattr(state, "_weight_version_spans", None)
     return (spans and spans()) or ()
-
-
-class _SoFar(NamedTuple):
-    """As vLLM's CompletionOutput."""
-
-    token_ids: Sequence[int]
-    logprobs: ArrayLogprobs
-    weight_versions: Sequence[Any]
-    finish_reason: str

@@ -14,7 +14,7 @@ from sis._client import Client
 from sis._run import Run, Sampling
 from sis.engines import _vllm_arrays
 from sis.engines._recorder import Recorder
-from sis.engines.vllm import VllmAdapter, check_engine, sampling
+from sis.engines.vllm import VllmAdapter, check_engine
 
 # Seconds between attempts to find the run, and between flushes, which show what the server refused.
 _INTERVAL = 1.0
@@ -137,10 +137,10 @@ class ServingRecorder:
         recorded = params.clone()
         recorded.logprobs = max(run.config.top_k, params.logprobs or 0)
         try:
-            kind = sampling(self._engine, recorded)
+            adapter = VllmAdapter(self._engine, recorded)
         except ValueError:
             return  # It draws no token.
-        recorder = self._recorder(run, kind, recorded)
+        recorder = self._recorder(run, adapter)
         if recorder is None:
             return
         request.sampling_params = recorded
@@ -151,13 +151,13 @@ class ServingRecorder:
         own._update_sample_logprobs = functools.partial(_update, log_probs, answer, own.num_logprobs)
         self._begun[request.request_id] = _Begun(state, log_probs, recorder)
 
-    def _recorder(self, run: Run, kind: Sampling, params: Any) -> Optional[Recorder]:
+    def _recorder(self, run: Run, adapter: VllmAdapter) -> Optional[Recorder]:
+        kind = adapter.sampling
         with self._lock:
             if kind not in self._recorders and run is self._run:
                 if len(self._recorders) >= _MAX_RECORDERS:
                     _warn(f"requests have more than {_MAX_RECORDERS} kinds of sampling parameters; others are not recorded")
                     return None
-                adapter = VllmAdapter(self._engine, params)
                 self._recorders[kind] = Recorder(self._client, run, adapter, worker="vllm serve")
             return self._recorders.get(kind)
 

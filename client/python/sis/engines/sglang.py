@@ -215,7 +215,8 @@ def listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int])
     if not all(here):
         error = NothingListed if any(every) else MalformedOutput
         raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
-    ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))
+    counts = list(map(len, here))
+    ids, values = padded((map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here), counts)
     return values, ids
 
 

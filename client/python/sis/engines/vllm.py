@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 import numpy as np
 
 from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told, version_ranges
-from sis.engines._lists import columns_of, flat_padded, strictly_above
+from sis.engines._lists import columns_of, padded, strictly_above
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 from sis.engines._vllm_arrays import ArrayLogprobs, ranges_of, running_versions
 from sis.engines._vllm_arrays import hand_over_arrays as hand_over_arrays
@@ -143,7 +143,7 @@ def listed_tokens(
     sizes = np.asarray(counts, np.int64)
     # With all tokens asked for one more than there are: see _width.
     width = int(sizes.max()) + 1 if asked < 0 else _width(sizes, asked)
-    return flat_padded(ids, log_probs, sizes, width)
+    return padded(ids, log_probs, sizes, width)
 
 
 def _check_flat(listed: Any, grows: bool) -> None:
@@ -371,10 +371,8 @@ def _ended(reason: Optional[str]) -> Optional[str]:
 
 def _vllm_config(engine: Any) -> Any:
     """Returns an engine's VllmConfig: a ModelConfig does not have whether it decodes speculatively."""
-    for path in ((), ("vllm_config",), ("llm_engine", "vllm_config")):
-        found = engine
-        for name in path:
-            found = getattr(found, name, None)
+    owner = getattr(engine, "llm_engine", engine)
+    for found in (engine, getattr(owner, "vllm_config", None)):
         if hasattr(found, "model_config") and hasattr(found, "speculative_config"):
             return found
     raise ValueError(f"{type(engine).__name__} has no vllm_config: give the LLM or AsyncLLM")

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from sis._client import Client
 from sis.diagnose import diagnose_run
-from sis._errors import Error, InvalidArgument
+from sis._errors import Error, InvalidArgument, is_away
 from sis.export import export as write_export
 from sis.web import bridge
 
@@ -47,9 +47,6 @@ _STATUSES = {
     grpc.StatusCode.FAILED_PRECONDITION: 400,
     grpc.StatusCode.UNAUTHENTICATED: 401,
     grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.CANCELLED: 503,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 503,
 }
 
 # Ending of the file, and its type, by format of Client.export.
@@ -151,7 +148,7 @@ def _invalid(message: str) -> Error:
 
 def _answer_error(request: Request, error: Any) -> Response:
     body = {"code": error.code.name, "message": error.message}
-    return JSONResponse(body, _STATUSES.get(error.code, 500))
+    return JSONResponse(body, 503 if is_away(error) else _STATUSES.get(error.code, 500))
 
 
 def _answer_missing_package(request: Request, error: Any) -> Response:

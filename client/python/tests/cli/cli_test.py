@@ -220,7 +220,7 @@ class CliTest(unittest.TestCase):
             (["step", "show", "r", "99"], 1, r"^sisctl: draw 99 .*\(NOT_FOUND\)\n$"),
             (["sequence", "show", "r", "c"], 1, "no evaluated values are kept"),
             (["sequence", "show", "r", "a", "--tokenizer", "none"], 1, "^sisctl: --tokenizer: none: No such file"),
-            (["sequence", "show", "r", "a", "--tokenizer", os.devnull], 1, "not a tokenizer.json"),
+            (["sequence", "show", "r", "a", "--tokenizer", os.devnull], 1, f"--tokenizer: {os.devnull}: not a tokenizer.json"),
             (["export", "r", "/nowhere/run.csv"], 1, "^sisctl: /nowhere/run.csv: No such file"),
             (["run", "list", "--server", down], 1, r"^sisctl: .*\(UNAVAILABLE\)\nDoes sis_server run there\?.*\n$"),
             (["run", "list", "--server", f"{down},{down}"], 1, "each once"),

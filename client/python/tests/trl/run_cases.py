@@ -22,7 +22,7 @@ class TrlRunTest(TrainerCase):
                 train_dataset=DATASET,
                 eval_dataset=DATASET.select(range(4)),
             )
-        self.addCleanup(trainer._sis_connection.server.close)
+        self.addCleanup(trainer._sis_server.close)
         self.addCleanup(trainer.sis_client.close)
         rows = self.train(trainer)
         self.check_logged(trainer, rows)

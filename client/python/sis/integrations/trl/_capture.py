@@ -128,7 +128,7 @@ class _ServerTurn(Turn):
         # for NaN.
         listed = itertools.chain.from_iterable(log_probs)
         told = ([math.nan if value is None else value for value in values] for values in listed)
-        tokens, values = padded(positions, positions, told, self._top_k + 1)
+        tokens, values = padded(positions, told, list(map(len, positions)), self._top_k + 1)
         sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int64, len(positions))
         is_sampled = tokens == sampled[:, None]
         own = values[np.arange(len(positions)), is_sampled.argmax(axis=1)]

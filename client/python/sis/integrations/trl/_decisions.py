@@ -3,30 +3,70 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+import os
+import re
+import time
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
 import sis.torch
+from sis import _errors
 from sis._client import Client
 from sis.integrations._config import SisConfig
 from sis.integrations._service import Service, of_the_first
 from sis.integrations._token_tables import check_trackers
 from sis.integrations.trl import _refusals
-from sis.integrations.trl._connection import agreed
 from sis.integrations.trl._token_tables import TokenTablesCallback
 from sis._logit_transform import LogitTransform
 from sis._records import TopKRecords
 from sis._run import Run, Sampling, label_of
+from sis._server_process import LocalServer, local_server
 from sis._versions import warn_unless_tested
 
 # One of TRL's trainers, to type checkers: the class after a mixin is known when it is mixed.
 _Trainer: Any = object
 
+# Characters of a run's name that say which training it is; the server takes 256 in all.
+_LONGEST_NAME = 200
 # Number of positions that the head is checked with.
 _CHECKED = 32
+
+
+def agreed(processes: int, arguments: Any, config: SisConfig) -> Tuple[SisConfig, int, Optional[LocalServer]]:
+    """Returns what the main process chooses for all.
+
+    Args:
+        processes: Number of processes.
+        arguments: TrainingArguments.
+        config: The settings.
+
+    Returns:
+        The settings, with addresses and run. The run's incarnation: above 0 if the run begins again. And the main
+        process's own server, which ends with it; None elsewhere, or if another one is used.
+    """
+    server = None
+
+    def chosen() -> Tuple[SisConfig, int]:
+        nonlocal server
+        address = config.address
+        if address is None:
+            if int(os.environ.get("LOCAL_WORLD_SIZE", processes)) < processes:
+                raise ValueError("SisConfig.address is None, but there are several machines: start a server for all")
+            server = local_server()
+            address = server.address
+        name = arguments.run_name or os.path.basename(os.path.abspath(arguments.output_dir or "trl"))
+        plain = re.sub("[^A-Za-z0-9._-]", "-", name)[:_LONGEST_NAME]
+        run_id = config.run or f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        incarnation = 0
+        with Client(address) as client, contextlib.suppress(_errors.NotFound):
+            incarnation = client.get_run(run_id).run.incarnation + 1
+        return replace(config, address=address, run=run_id), incarnation
+
+    return (*of_the_first(chosen), server)
 
 
 class Head(NamedTuple):
@@ -101,12 +141,10 @@ class DecidingMixin(_Trainer):
         self._sis_check_arguments(self.args)
         self._sis_check_trainer()
         # A server that it started ends with it.
-        self._sis_connection = connection = agreed(self.accelerator.num_processes, self.args, self._sis_config)
-        self._sis_config = config = connection.config
+        config, incarnation, self._sis_server = agreed(self.accelerator.num_processes, self.args, self._sis_config)
+        self._sis_config = config
         self.sis_client = config.client()
-        self.sis_run = config.create_run(
-            self.sis_client, incarnation=connection.incarnation, **self._sis_run_settings()
-        )
+        self.sis_run = config.create_run(self.sis_client, incarnation=incarnation, **self._sis_run_settings())
         self._sis_service = Service(config, self.sis_client, self.sis_run)
         if self._sis_config.token_table_steps:
             self.add_callback(TokenTablesCallback(self))

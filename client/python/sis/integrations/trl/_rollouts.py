@@ -32,9 +32,8 @@ class Rollouts:
         self._service = service
         self._rank = rank
         self._generation = 0
-        # Names and lengths of all rollouts, in order. The server has none of length 0.
-        self._names: List[str] = []
-        self._lengths: List[int] = []
+        # All rollouts, in order. The server has none of length 0.
+        self._slices: List[Slice] = []
         self._records: Optional[TopKRecords] = None
 
     def record(self, rollouts: Sequence[Rollout], sampling: Sampling, policy_version: int) -> None:
@@ -42,24 +41,21 @@ class Rollouts:
         self.release()
         # Decisions depend on names, so names must not depend on the number of ranks.
         first = self._rank * len(rollouts)
-        self._names = [f"{self._generation}/{first + row}" for row in range(len(rollouts))]
+        self._slices = [
+            Slice(f"{self._generation}/{first + row}", length=len(rollout.mask)) for row, rollout in enumerate(rollouts)
+        ]
         self._generation += 1
-        self._lengths = [len(rollout.mask) for rollout in rollouts]
         self.policy_version = policy_version
 
         recorded: List[_entries.AppendEntry] = []
-        for name, length, rollout in zip(self._names, self._lengths, rollouts):
-            if length:
-                recorded += [*entries_of_tokens(name, *rollout), _entries.Seal(name, length)]
+        for part, rollout in zip(self._slices, rollouts):
+            if part.length:
+                recorded += [*entries_of_tokens(part.sequence, *rollout), _entries.Seal(part.sequence, part.length)]
         self._service.append(recorded, sampling, worker=f"rank-{self._rank}")
 
-    def lengths(self, indices: Sequence[int]) -> List[int]:
-        """Returns the lengths of rollouts, in positions, by their index in `record`."""
-        return [self._lengths[index] for index in indices]
-
-    def names(self, indices: Sequence[int]) -> List[str]:
-        """Returns the names of rollouts by their index in `record`."""
-        return [self._names[index] for index in indices]
+    def slices(self, indices: Sequence[int]) -> List[Slice]:
+        """Returns the names and lengths of rollouts by their index in `record`."""
+        return [self._slices[index] for index in indices]
 
     def records(self, indices: Sequence[int], log_probs: bool = False) -> Optional[TopKRecords]:
         """Returns whole sequences, without the empty ones; None if the server is unreachable.
@@ -68,10 +64,9 @@ class Rollouts:
             indices: Indices of rollouts in `record`.
             log_probs: Whether to fetch log-probs too. The first call after `record` decides.
         """
-        there = [index for index, length in enumerate(self._lengths) if length]
+        there = [index for index, part in enumerate(self._slices) if part.length]
         if self._records is None:
-            slices = [Slice(self._names[index], length=self._lengths[index]) for index in there]
-            self._records = self._service.fetch(slices, log_probs=log_probs)
+            self._records = self._service.fetch(self.slices(there), log_probs=log_probs)
             if self._records is None:
                 return None
         place = {index: number for number, index in enumerate(there)}
@@ -79,6 +74,6 @@ class Rollouts:
 
     def release(self) -> None:
         """Lets the server drop all rollouts."""
-        names = [name for name, length in zip(self._names, self._lengths) if length]
-        self._names, self._lengths, self._records = [], [], None
+        names = [part.sequence for part in self._slices if part.length]
+        self._slices, self._records = [], None
         self._service.release(names)

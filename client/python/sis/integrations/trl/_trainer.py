@@ -295,9 +295,10 @@ class SisTrainerMixin(DecidingMixin):
         self._sis_advance_version()
         rollouts = self._sis_rollouts
         indices = inputs["sis_rollout"].tolist()
-        lengths = torch.tensor(rollouts.lengths(indices))
+        slices = rollouts.slices(indices)
+        lengths = torch.tensor([part.length for part in slices])
         inside = torch.arange(mask.shape[1]) < lengths[:, None]
-        batch = sis.torch.PaddedBatch(rollouts.names(indices), inside)
+        batch = sis.torch.PaddedBatch([part.sequence for part in slices], inside)
         # Positions that the loss masks are recorded too.
         batch.mask = batch.flat(mask).cpu()
         service, tokens, truncated = self._sis_service, inputs["completion_ids"], self._sis_filters().truncates

@@ -6,16 +6,14 @@ import asyncio
 import collections
 import copy
 import functools
-import hashlib
 import time
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
 import numpy as np
 
 from sis import _errors
 from sis.engines._recorder import Recorder
 from sis.engines.vllm import VllmAdapter, check_engine, of_the_sampled
-from sis.engines.vllm import sampling as sampling_of
 from sis.integrations._config import SisConfig
 from sis.integrations._names import SESSION, name_in, name_of
 from sis._outage import Outage
@@ -86,8 +84,8 @@ class RecordingEngine:
         self._next_attempt = 0.0
         self._opening = asyncio.Lock()
         self._recorders: Dict[Sampling, Recorder] = {}
-        # By session and digest of all tokens so far, the oldest first.
-        self._unfinished: collections.OrderedDict[Tuple[str, bytes], _Unfinished] = collections.OrderedDict()
+        # By name_in of all tokens so far, the oldest first.
+        self._unfinished: collections.OrderedDict[str, _Unfinished] = collections.OrderedDict()
         self._recorded: collections.OrderedDict[str, None] = collections.OrderedDict()
 
     def __getattr__(self, name: str) -> Any:
@@ -178,10 +176,10 @@ class RecordingEngine:
         firsts = np.asarray(listed.start_indices)
         log_probs = np.asarray(listed.logprobs, np.float32)[firsts]
         session = (sampling_params.extra_args or {}).get(SESSION, "")
-        earlier = self._unfinished.pop((session, _digest(before)), None) or _Unfinished(before, [])
+        earlier = self._unfinished.pop(name_in(session, before), None) or _Unfinished(before, [])
         parts = [*earlier.parts, _Part(output, version, tokens, log_probs)]
         if completion.finish_reason in ("abort", "error"):
-            self._unfinished[session, _digest(before + tokens)] = _Unfinished(earlier.prompt, parts)
+            self._unfinished[name_in(session, before + tokens)] = _Unfinished(earlier.prompt, parts)
             if len(self._unfinished) > _KEPT:
                 self._unfinished.popitem(last=False)
             return
@@ -207,13 +205,12 @@ class RecordingEngine:
         run = await self._opened()
         if run is None:
             return None
-        key = sampling_of(self._engine, sampling_params)
-        if key not in self._recorders:
-            adapter = VllmAdapter(self._engine, sampling_params)
-            self._recorders[key] = Recorder(
+        adapter = VllmAdapter(self._engine, sampling_params)
+        if adapter.sampling not in self._recorders:
+            self._recorders[adapter.sampling] = Recorder(
                 self._client, run, adapter, worker="verl", interval=_INTERVAL, outage=self._outage
             )
-        return self._recorders[key]
+        return self._recorders[adapter.sampling]
 
     async def _opened(self) -> Optional[Run]:
         # One call asks, the others wait for it.
@@ -233,7 +230,3 @@ def _as_asked(output: Any) -> Any:
     for completion in made.outputs:
         completion.logprobs = of_the_sampled(completion.logprobs)
     return made
-
-
-def _digest(tokens: List[int]) -> bytes:
-    return hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=16).digest()

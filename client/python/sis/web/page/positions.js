@@ -6,7 +6,7 @@ import {number} from "./format.js";
 // By the values of sis.v1.MissingReason.
 const MISSING_REASONS = [
   "no record", "never arrived", "evicted", "expired", "stale", "released", "store down", "corrupt",
-  "invalid log prob",
+  "invalid log prob", "no log prob", "infinite log prob", "unknown version",
 ];
 
 const four = value => number(value, 4);
