@@ -31,6 +31,7 @@ class LocalServer:
             [binary, f"--parent={os.getpid()}", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", *flags],
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for this process; the server ends with it.
         )
         atexit.register(self.close)
         # Properties that the server prints before it is ready: addresses, backend, store.

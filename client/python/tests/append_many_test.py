@@ -183,6 +183,19 @@ class AppendManyTest(fake_service.ServiceTest):
                 call.result()
         self.assertEqual(raised.exception.code, grpc.StatusCode.CANCELLED)
 
+    def test_a_flush_ends_with_its_stream(self):
+        let_go, waits = threading.Event(), threading.Event()
+        self.addCleanup(let_go.set)
+        self.service.before_batch = lambda batch: waits.set() or let_go.wait(20)
+        client = self.enterContext(sis.Client(self.address, timeout=None))
+        with futures.ThreadPoolExecutor() as threads, client.append(self.run_, sampling=SAMPLING) as stream:
+            stream.seal("a", length=0)
+            flush = threads.submit(stream.flush)
+            self.assertTrue(waits.wait(20))
+            stream.abandon()
+            with self.assertRaisesRegex(ValueError, "closed"):
+                flush.result(10)
+
     def test_a_stream_that_breaks_is_the_calls_error(self):
         self.service.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         with self.assertRaisesRegex(sis.Unavailable, "away"):

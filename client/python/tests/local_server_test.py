@@ -37,6 +37,20 @@ else:
 signal.pause()
 """
 
+# As Ctrl-C in a terminal and "interrupt" in a notebook, which signal all processes of a group.
+INTERRUPTED = """
+import os, signal, time
+import sis
+server = sis.local_server(cache_bytes=64 << 20)
+try:
+    os.killpg(0, signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1)
+with sis.Client(server.address, timeout=20) as client:
+    client.list_runs()
+"""
+
 # Ends as programs do, with all that they have registered, while it is in the blocks of its parent.
 LEFT_BY_A_CHILD = """
 import os, sys
@@ -110,6 +124,13 @@ class LocalServerTest(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertNotIn("Warning", done.stderr)
+
+    def test_an_interrupted_program_keeps_it(self):
+        done = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED],
+            capture_output=True, text=True, env=environment(), start_new_session=True, timeout=60,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_failures_are_reported(self):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):

@@ -106,6 +106,7 @@ class ServerAppendStream(AppendStream):
     def _break_off(self) -> None:
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
         self._call.cancel()
         self._reader.join(self._timeout)
         _owner.call_ended()

@@ -47,6 +47,7 @@ class _Sequence:
 class _Found(NamedTuple):
     """Something wrong with the output of an engine."""
 
+    sequence: SequenceRef
     text: str
     # None: the output is malformed, or contradicts the caller.
     reason: Optional[MissingReason] = None
@@ -56,7 +57,9 @@ class _Found(NamedTuple):
 class _Outcome:
     """Counts of what one round of the writer sends, valid once it is stored."""
 
-    unusable: collections.Counter[MissingReason] = dataclasses.field(default_factory=collections.Counter)
+    unusable: collections.Counter[Tuple[SequenceRef, MissingReason]] = dataclasses.field(
+        default_factory=collections.Counter
+    )
     found: List[_Found] = dataclasses.field(default_factory=list)
 
 
@@ -270,7 +273,7 @@ class Recorder(ClosesItself):
             self._check()
             self._flush_wanted = True
             self._changed.notify_all()
-            while (self._work or self._writing or self._flush_wanted) and self._failure is None:
+            while self._work or self._writing or self._flush_wanted:
                 self._changed.wait()
                 self._check()
             self._raise()
@@ -411,6 +414,7 @@ class Recorder(ClosesItself):
                 if self._closed:
                     break
                 work, self._work, self._last, self._waiting = unsent + self._work, [], {}, 0
+                unsent = []
                 flushing, self._flush_wanted = self._flush_wanted, False
                 self._writing = bool(work) or flushing
                 if not self._writing:
@@ -419,10 +423,10 @@ class Recorder(ClosesItself):
             failure: Optional[Exception] = None
             lost: Optional[Exception] = None
             committed: Dict[SequenceRef, int] = {}
+            away: List[Work] = []
             self._outcome = _Outcome()
-            work, unsent = self._labels.resolve(work)
-            stored = True
             try:
+                work, unsent = self._labels.resolve(work)
                 self._stream = self._stream or self._open()
                 if self._closed:
                     continue
@@ -431,24 +435,23 @@ class Recorder(ClosesItself):
                 down_since = None
                 self._outage.succeeded("store")
             except Exception as error:  # Any: the next flush raises it.
-                failure = error
-                if _is_down(error):
-                    if self._stream is not None:
-                        self._stream.abandon()
-                        self._stream = None
-                    down_since = down_since or time.monotonic()
+                away, failure = _unanswered(error, work)
+                if self._stream is not None and (away or not isinstance(error, _errors.AppendError)):
+                    self._stream.abandon()
+                    self._stream = None
+                down_since = (down_since or time.monotonic()) if away else None
+                if down_since is not None:
                     if time.monotonic() - down_since < self._retry_timeout:
-                        failure, unsent, stored = None, work + unsent, False
+                        unsent = away + unsent
+                    elif flushing:
+                        failure = error
                     else:
-                        self._outcome.unusable.clear()
-                        if not flushing:
-                            failure, lost = None, error
+                        lost = error
             try:
                 if lost is not None:
-                    positions = sum(item.positions for item in work)
+                    positions = sum(item.positions for item in away)
                     self._outage.lost("store", f"recorder: {positions} positions were not stored: {lost}")
-                if stored:
-                    self._take_outcome()
+                self._take_outcome({item.sequence for item in away})
             except RuntimeWarning as warning:  # The program has made warnings errors.
                 failure = failure or warning
             with self._changed:
@@ -466,13 +469,17 @@ class Recorder(ClosesItself):
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
 
-    def _take_outcome(self) -> None:
-        """Counts and names what the writer found."""
+    def _take_outcome(self, away: Set[SequenceRef]) -> None:
+        """Counts and names what the writer found in other sequences than those that are not stored."""
         outcome, self._outcome = self._outcome, _Outcome()
         named: Dict[MissingReason, str] = {}
         with self._changed:
-            self._unusable.update(outcome.unusable)
-            for text, reason in outcome.found:
+            for (sequence, reason), positions in outcome.unusable.items():
+                if sequence not in away:
+                    self._unusable[reason] += positions
+            for sequence, text, reason in outcome.found:
+                if sequence in away:
+                    continue
                 if reason is None:
                     self._note_malformed(text)
                 elif reason not in self._warned:
@@ -518,12 +525,12 @@ class Recorder(ClosesItself):
                 entries.append(Gap(name, item.first_position, item.positions, unknown, attempt))
             if item.wrong is not None:
                 where = f"{_named(*item.sequence)}, position {item.first_position}"
-                self._outcome.found.append(_Found(f"{where}: {item.wrong}", item.reason))
+                self._outcome.found.append(_Found(item.sequence, f"{where}: {item.wrong}", item.reason))
             if item.sealed_length is not None:
                 entries.append(Seal(name, item.sealed_length, attempt))
         for entry in entries:
             if isinstance(entry, Gap):
-                self._outcome.unusable[entry.reason] += entry.length
+                self._outcome.unusable[SequenceRef(entry.sequence, entry.attempt), entry.reason] += entry.length
         if entries:
             self._append(entries)
 
@@ -534,8 +541,8 @@ class Recorder(ClosesItself):
             self._stream.append_many(entries)
         except (TypeError, ValueError) as error:
             if len(entries) == 1:
-                name, attempt = entries[0].sequence, entries[0].attempt
-                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {text_of(error)}"))
+                sequence = SequenceRef(entries[0].sequence, entries[0].attempt)
+                self._outcome.found.append(_Found(sequence, f"{_named(*sequence)}: {text_of(error)}"))
                 return
             for entry in entries:
                 self._append([entry])
@@ -553,12 +560,15 @@ def _found(fault: Fault, record: TopK, work: List[Work], begins: Sequence[int]) 
     named = _named(*item.sequence)
     if fault.error is None:
         (reason,) = reasons_of(record.sampled_log_probs[fault.row : fault.row + 1]).tolist()
-        return _Found(f"{named}, position {position}: {fault.why}", MissingReason(reason))
+        return _Found(item.sequence, f"{named}, position {position}: {fault.why}", MissingReason(reason))
     where = f"position {position}" if fault.rows == 1 else f"positions [{position}, {position + fault.rows})"
-    return _Found(f"{named}, {where}: {fault.why}")
+    return _Found(item.sequence, f"{named}, {where}: {fault.why}")
 
 
-def _is_down(error: Exception) -> bool:
-    """Returns True if no asked server answers."""
-    refused = error.refused if isinstance(error, _errors.AppendError) else [error]
-    return all(isinstance(one, (_errors.Error, _errors.Refusal)) and _errors.is_away(one) for one in refused)
+def _unanswered(error: Exception, work: List[Work]) -> Tuple[List[Work], Optional[Exception]]:
+    """Returns the work for which no server answered, and the error of the rest."""
+    if not isinstance(error, _errors.AppendError):
+        return (work, None) if isinstance(error, _errors.Error) and _errors.is_away(error) else ([], error)
+    away = {(one.sequence, one.attempt) for one in error.refused if _errors.is_away(one)}
+    refused = [one for one in error.refused if not _errors.is_away(one)]
+    return [item for item in work if item.sequence in away], _errors.AppendError(refused) if refused else None

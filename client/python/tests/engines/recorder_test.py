@@ -13,6 +13,7 @@ import numpy as np
 from in_a_fork import in_a_fork
 
 import sis
+from sis._servers.placement import Placement
 from sis.engines import Columns, MalformedOutput, Recorder, Told, VersionRange
 from sis.engines._adapter import Adapter
 
@@ -272,6 +273,57 @@ class RecorderTest(fake_service.ServiceTest):
         recorder.flush()
         self.assert_recorded("b", 5)
         self.assertEqual(self.held("b").sealed, 5)
+
+    def test_what_follows_a_refusal_is_stored_when_the_recorder_closes(self):
+        self.service.refuse = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.sequence.id == "a" else None
+        recorder = self.recorder(interval=1)
+        recorder.add("a", output(0, 3))
+        self.wait_for(lambda: recorder._failure)
+        recorder.add("b", output(0, 3))
+        with self.assertRaises(sis.AppendError):
+            recorder.close()
+        self.assert_recorded("b", 3)
+
+    def test_a_stream_that_failed_is_opened_again(self):
+        recorder = self.recorder(interval=60)
+        self.service.answer = lambda context: context.abort(grpc.StatusCode.INTERNAL, "reset")
+        recorder.add("a", output(0, 3))
+        with self.assertRaisesRegex(sis.Error, "reset"):
+            recorder.flush()
+        self.service.answer = lambda context: None
+        recorder.add("b", output(0, 3))
+        recorder.flush()
+        self.assert_recorded("b", 3)
+
+    def test_no_error_leaves_a_flush_waiting(self):
+        recorder = self.recorder(policy_version=None)
+        recorder.add("a", output(0, 3, versions=[("not announced",)]))
+        self.client.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            recorder.flush()
+
+    def test_refusals_of_one_replica_let_another_come_back(self):
+        other = fake_service.FakeService()
+        server, address = self.serve(other)
+        names = [self.address, address]
+        client = self.enterContext(sis.Client(names, timeout=20))
+        run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        server.stop(None).wait()
+        placement = Placement(names)
+        here, there = (next(f"s{i}" for i in range(99) if placement.replica("r", f"s{i}") == which) for which in (0, 1))
+        recorder = Recorder(client, run, Engine(False), policy_version=0, interval=0.01)
+        self.addCleanup(recorder.abandon)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recorder.add(here, output(39, 42))
+            recorder.add(there, output(39, 42))
+            self.wait_for(lambda: self.held(here).committed == 3)
+            # If it were sent again, as after its release.
+            self.service.refuse = lambda entry: (fake_service.INVALID_ARGUMENT, "released", 0)
+            self.serve(other, address)
+            recorder.flush()
+        self.assertEqual(len(other.sequences["r", there, 0].rows), 2)
+        self.assertEqual(recorder.unusable, {sis.MissingReason.INVALID_LOG_PROB: 2})
 
     def test_in_a_forked_process_the_error_names_the_remedy(self):
         recorder = self.recorder()
