@@ -56,6 +56,7 @@ def main(port, folder):
     import transfer_queue
     import verl
     from hydra import compose, initialize_config_dir
+    from started_ray import start_ray
     from verl.utils import tensordict_utils
     from verl.workers.utils.padding import response_to_nested
 
@@ -68,7 +69,7 @@ def main(port, folder):
     with initialize_config_dir(str(pathlib.Path(verl.__file__).parent / "trainer/config"), version_base=None):
         custom = [f"+actor_rollout_ref.rollout.custom.sis.{name}=any" for name in ("address", "run")]
         config = compose("ppo_trainer", overrides=custom)
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20)
+    start_ray(num_cpus=4, object_store_memory=100 << 20)
     transfer_queue.init()
     loops = agent_loop_worker(config)
     trajectory = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": False}

@@ -3,6 +3,7 @@
 import unittest
 
 import ray
+from started_ray import start_ray
 
 import sis
 from server.testing.live_server import LiveServer
@@ -21,7 +22,7 @@ class VerlRayTest(unittest.TestCase):
         server = LiveServer()
         self.addCleanup(server.close)
         if not ray.is_initialized():
-            ray.init(num_cpus=1, include_dashboard=False)
+            start_ray(num_cpus=1)
             self.addCleanup(ray.shutdown)
         with sis.Client(server.address, timeout=60) as client:
             run = client.create_run("run", seed=1, vocabulary_size=8, top_k=2)
