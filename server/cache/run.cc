@@ -323,6 +323,7 @@ int64_t Run::examined() const {
 
 void Run::Close() {
   inspection_->Close();
+  steps_.Close();
   Members dropped(false);  // freed without the lock
   WriterLock lock(mutex_);
   closed_ = true;

@@ -178,8 +178,8 @@ class Run {
   // Returns the number of sequences that the calls above have examined since the start.
   int64_t examined() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops all sequences, even if others hold the run, and refuses new ones. Called when another
-  // incarnation replaces this one.
+  // Drops all sequences and steps, even if others hold the run, and refuses new ones. Called when
+  // another incarnation replaces this one, or the run is deleted.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   RunDescription Describe() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -217,6 +217,19 @@ TEST(RunRegistryTest, TheLastDeletionsAreRemembered) {
   EXPECT_EQ(next(), 1);
 }
 
+// A worker's stream may hold it for long.
+TEST(RunRegistryTest, ADeletedRunTakesNoMemory) {
+  Cache cache;
+  const std::shared_ptr<sis::Run> run = cache.CreateRun("r", SmallConfig());
+  EXPECT_TRUE(run->FindOrCreate({"a", 0}).ok());
+  EXPECT_EQ(run->steps().Claim(1, 7, {0, 10}).uncounted, 0);
+  ASSERT_TRUE(*cache.runs.Delete(RefOf("r")));
+  EXPECT_EQ(run->steps().Claim(1, 7, {0, 10}).uncounted, 10);
+  EXPECT_EQ(run->steps().Add(1, Evaluated(), cache.clock.Now(), 10).positions, 10);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+  EXPECT_EQ(cache.registry.steps_budget().used(), 0);
+}
+
 // Runs that nobody reads any more don't keep a new one from being inspected.
 TEST(RunRegistryTest, InspectionIsSharedAmongRunsThatAreRead) {
   Limits limits;

@@ -85,9 +85,9 @@ StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Rang
                      static_cast<int64_t>(counted.size() + only_masked.size());
   const bool has_room = MakeRoom(*step, added);
   if (has_room) {
+    step->sequences += all_counted.empty() && !counted_now.empty();
     Replace(counted, counted_now, all_counted);
     Replace(only_masked, only_masked_now, all_masked);
-    step->sequences = static_cast<int64_t>(step->counted_ranges.size());
   } else if (all_counted.empty() && all_masked.empty()) {
     step->counted_ranges.erase(sequence_key);
   }
@@ -107,7 +107,14 @@ bool StepLedger::MakeRoom(CountedStep& step, int64_t ranges) {
   return true;
 }
 
+void StepLedger::Close() {
+  WriterLock lock(mutex_);
+  closed_ = true;
+  while (DropOldestSums(nullptr)) continue;
+}
+
 StepLedger::CountedStep* StepLedger::Open(uint64_t draw) {
+  if (closed_) return nullptr;
   if (const auto found = numbers_.find(draw); found != numbers_.end()) {
     const uint64_t number = found->second;
     if (std::ranges::binary_search(claimed_, number)) return &steps_.at(number);

@@ -85,7 +85,7 @@ class StepLedger {
     // Numbers the draws in the order in which counting began.
     uint64_t number = 0;
     Evaluated evaluated;
-    int64_t sequences = 0;
+    int64_t sequences = 0;  // with counted positions
     Uncounted uncounted;
     // Times of the first and the last addition. Infinite if there was none.
     absl::Time begun = absl::InfiniteFuture();
@@ -103,6 +103,8 @@ class StepLedger {
   // many of the newest as the budget has room for. If steps have the same draw, keeps the step with
   // the largest number. Must be called before the first Claim.
   void Restore(std::vector<Step> steps) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Drops all steps. What is claimed later stays uncounted.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of additions.
   int64_t additions() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `take` with each of the last Kept::claims draws, the newest first. `take` must not call
@@ -133,8 +135,8 @@ class StepLedger {
   };
   static_assert(sizeof(CountedStep) + 8 * sizeof(uint64_t) <= kStepBytes);
 
-  // Returns the step of the draw, with its claims; null if there is no room for it, or it has lost
-  // its claims.
+  // Returns the step of the draw, with its claims; null if there is no room for it, it has lost its
+  // claims, or the ledger is closed.
   CountedStep* Open(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes from `from` the entries that the step does not hold yet and the budget has no room for;
   // one entry takes `bytes`. Returns how many positions these are.
@@ -158,6 +160,7 @@ class StepLedger {
   const Kept kept_;
   ByteBudget& budget_;
   mutable Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;   // of all steps
   int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps
   int64_t additions_ ABSL_GUARDED_BY(mutex_) = 0;

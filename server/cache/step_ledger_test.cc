@@ -54,6 +54,7 @@ TEST(StepLedgerTest, RandomMaskedClaimsAgreeWithABitmap) {
       masked += claimed.masked;
       ASSERT_EQ(claimed.fresh, expected) << "trial " << trial << " claim " << i;
       ASSERT_EQ(masked, std::ranges::count(seen, true) - std::ranges::count(counted, true));
+      ASSERT_EQ(ledger.Find(7)->sequences, std::ranges::count(counted, true) > 0);
     }
     EXPECT_EQ(Fresh(ledger, 7, 1, {0, kPositions}).empty(), !std::ranges::count(counted, false));
     EXPECT_EQ(budget.used(), StepLedger::kStepBytes + StepLedger::kRangeBytes)

@@ -210,8 +210,11 @@ int64_t EvaluateCall::Count() {
     // Another call has counted the other positions.
     for (const Fresh& part : fresh) {
       const absl::StatusOr<RangeResult> again = EvaluateAgain(part.slice, part.range, part.offset);
-      if (!again.ok()) continue;
-      Add(part.slice, *again, counted);
+      if (again.ok()) {
+        Add(part.slice, *again, counted);
+      } else {  // records that came since then don't fit the request
+        unclaimed += part.range.end - part.range.first;
+      }
     }
   }
   counted.sums.masked = newly_masked;
