@@ -63,7 +63,9 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, const v1::AppendHeader& he
                      (*run)->id(), "' has ", (*run)->config().vocabulary_size));
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
-  (*run)->recent_events().NoteSampling(header.sampling().SerializeAsString());
+  v1::Sampling sampling = header.sampling();
+  sampling.DiscardUnknownFields();  // they may have any size
+  (*run)->recent_events().NoteSampling(sampling.SerializeAsString());
   return Ingest(runs, *std::move(run));
 }
 

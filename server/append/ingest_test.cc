@@ -184,6 +184,11 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
     EXPECT_TRUE(Ingest::Open(cache_.runs, processed).ok()) << message;
     EXPECT_EQ(sampling(), processed.sampling().SerializeAsString());
   }
+  v1::AppendHeader unknown = HeaderOf(*run_);
+  v1::Sampling& with_more = *unknown.mutable_sampling();
+  with_more.GetReflection()->MutableUnknownFields(&with_more)->AddLengthDelimited(1000, "any size");
+  EXPECT_TRUE(Ingest::Open(cache_.runs, unknown).ok());
+  EXPECT_EQ(sampling(), HeaderOf(*run_).sampling().SerializeAsString());
   v1::AppendHeader neutral = HeaderOf(*run_);
   neutral.mutable_sampling()->set_top_p(1);
   neutral.mutable_sampling()->set_top_k(-1);

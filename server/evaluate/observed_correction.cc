@@ -98,7 +98,15 @@ absl::StatusOr<SequenceMask> ParseMask(const v1::ObservedCorrection::SequenceMas
   return mask;
 }
 
-// Parses the correction, and a text that differs from that of every other correction.
+// Returns a text that differs from that of every other correction. Unknown fields may have any
+// size.
+template <typename Message>
+std::string Definition(absl::string_view kind, Message parameters) {
+  parameters.DiscardUnknownFields();
+  return absl::StrCat(kind, " ", parameters.SerializeAsString());
+}
+
+// Parses the correction and its definition.
 absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
                                          const ObservingRequest& with) {
   if (absl::Status status = CheckName(message.name()); !status.ok()) return status;
@@ -116,16 +124,16 @@ absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
       absl::StatusOr<Algorithm> algorithm = ParseObservedAlgorithm(message.algorithm(), with);
       if (!algorithm.ok()) return algorithm.status();
       observed.correction = *std::move(algorithm);
-      observed.name.definition =
-          absl::StrCat("algorithm ", message.algorithm().SerializeAsString());
+      observed.name.definition = Definition("algorithm", message.algorithm());
       return observed;
     }
     case v1::ObservedCorrection::kSequenceMask: {
       absl::StatusOr<SequenceMask> mask = ParseMask(message.sequence_mask());
       if (!mask.ok()) return mask.status();
       observed.correction = *mask;
-      observed.name.definition =
-          absl::StrCat("sequence_mask ", message.sequence_mask().SerializeAsString());
+      v1::ObservedCorrection::SequenceMask parameters = message.sequence_mask();
+      parameters.set_weight(mask->weight);  // the default may be named or not
+      observed.name.definition = Definition("sequence_mask", std::move(parameters));
       return observed;
     }
     case v1::ObservedCorrection::kTokenMask: {
@@ -133,8 +141,7 @@ absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
       absl::Status status = CheckRange("token_mask.max_distance", distance, 0, 1);
       if (!status.ok()) return status;
       observed.correction = TokenMask{{.threshold = distance}};
-      observed.name.definition =
-          absl::StrCat("token_mask ", message.token_mask().SerializeAsString());
+      observed.name.definition = Definition("token_mask", message.token_mask());
       return observed;
     }
     case v1::ObservedCorrection::CORRECTION_NOT_SET:

@@ -601,6 +601,12 @@ TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {
   Observe("same", reduced).mutable_sis();
   EXPECT_TRUE(Try(reduced).ok());
   Do(first);  // the name keeps its meaning
+  v1::EvaluateRequest mask = Request({{0, 0, 5}}, 101);
+  v1::ObservedCorrection& observed = Observe("mask", mask);
+  observed.mutable_sequence_mask()->set_upper(2);
+  Do(mask);
+  observed.mutable_sequence_mask()->set_weight(v1::ObservedCorrection::SEQUENCE_WEIGHT_RATIO);
+  EXPECT_TRUE(Try(mask).ok()) << "the default weight";
 }
 
 }  // namespace
