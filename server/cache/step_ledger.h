@@ -103,7 +103,7 @@ class StepLedger {
   // many of the newest as the budget has room for. If steps have the same draw, keeps the step with
   // the largest number. Must be called before the first Claim.
   void Restore(std::vector<Step> steps) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops all steps. What is claimed later stays uncounted.
+  // Drops all steps. Later claims stay uncounted.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of additions.
   int64_t additions() const ABSL_LOCKS_EXCLUDED(mutex_);

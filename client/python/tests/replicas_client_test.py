@@ -170,6 +170,13 @@ class ReplicasClientTest(fake_service.ServersTest):
         self.assertEqual(self.append_many(sis.Seal(lost, 3), sis.Seal(well, 0)), {(lost, 0): 0, (well, 0): 0})
         self.assertEqual([service.asked.count("Append") for service in self.services], [2, 1])
 
+    def test_a_stream_that_has_ended_flushes_nothing(self):
+        stream = self.client.append(self.run_, sampling=SAMPLING)
+        stream.seal(self.sequence_of(1), length=0)
+        stream.abandon()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            stream.flush()
+
     def test_a_stream_waits_until_a_replica_that_comes_back_has_its_run(self):
         """Without the run that replica would refuse the stream itself, with NOT_FOUND."""
         lost = self.sequence_of(1)

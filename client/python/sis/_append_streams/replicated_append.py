@@ -111,10 +111,13 @@ class ReplicatedAppendStream(AppendStream):
         # True once a stream was opened, for an entry or to check the header.
         self._opened = False
 
-    def _put_checked(self, entries: Sequence[Entry], at_once: bool) -> None:
+    def _check(self) -> None:
         self._owner.check("append stream")
         if self._closed:
             raise ValueError("the append stream is closed")
+
+    def _put_checked(self, entries: Sequence[Entry], at_once: bool) -> None:
+        self._check()
         self._opened = True
         parts = by_replica(entries, self._replica_of)
         if len(parts) == 1:
@@ -127,7 +130,7 @@ class ReplicatedAppendStream(AppendStream):
             call.result()
 
     def _flush(self) -> Dict[SequenceRef, int]:
-        self._owner.check("append stream")
+        self._check()
         if not self._opened:
             # Otherwise no server would check the header.
             self._opened = True

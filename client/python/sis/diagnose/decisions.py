@@ -135,7 +135,7 @@ def _flushed(values: np.ndarray) -> np.ndarray:
 
 def _uniforms(counts: np.ndarray) -> np.ndarray:
     """Returns 32-bit words, uint64 [C], of draw 0 (docs/numerics.md, section 6)."""
-    # Of seed 0 and attempt 0, 12 bytes, and the sequence's name.
+    # The hash of seed 0 and attempt 0, 12 bytes, and the sequence's name.
     keys = np.asarray([fnv(bytes(12) + str(i).encode()) for i in range(len(counts))], np.uint64).repeat(counts)
     positions = _ragged.places(np.zeros(len(counts), np.int64), counts).astype(np.uint64)
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
