@@ -46,9 +46,10 @@ std::vector<int> FreePorts(int count) {
   std::vector<int> sockets, ports;
   while (std::ssize(ports) < count) {
     const int port = std::uniform_int_distribution(11'000, 32'000)(random);
-    const sockaddr_in address = {.sin_family = AF_INET,
-                                 .sin_port = htons(static_cast<uint16_t>(port)),
-                                 .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
     const auto* any_address = reinterpret_cast<const sockaddr*>(&address);
     if (bind(sockets.back(), any_address, sizeof(address)) == 0) ports.push_back(port);

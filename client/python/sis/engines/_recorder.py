@@ -470,13 +470,13 @@ class Recorder(ClosesItself):
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
 
     def _take_outcome(self, away: Set[SequenceRef]) -> None:
-        """Counts and names what the writer found in other sequences than those that are not stored."""
+        """Counts and names what the writer found, except in the sequences `away`, which are not stored."""
         outcome, self._outcome = self._outcome, _Outcome()
         named: Dict[MissingReason, str] = {}
         with self._changed:
-            for (sequence, reason), positions in outcome.unusable.items():
+            for (sequence, kind), positions in outcome.unusable.items():
                 if sequence not in away:
-                    self._unusable[reason] += positions
+                    self._unusable[kind] += positions
             for sequence, text, reason in outcome.found:
                 if sequence in away:
                     continue
