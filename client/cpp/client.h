@@ -1,4 +1,4 @@
-// A client of one server for workers in C++, which record. For all other calls use gRPC's stub.
+// A client of one server, for workers in C++. For all other calls use gRPC's stub.
 //
 // client/cpp/example.cc is a worker from its first call to its last.
 //

@@ -269,8 +269,8 @@ void Ingest::Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks) {
   held_.clear();
   unavailable_.clear();
   // If the run was closed, its data was removed, maybe before this batch was written.
-  const bool is_open = registry_->Find(run_->id(), run_->incarnation()).ok();
-  if (!is_open) stored_->DropRunBehind(*run_);
+  const absl::Status present = registry_->Find(run_->id(), run_->incarnation()).status();
+  if (!present.ok()) stored_->DropRunBehind(*run_);
 }
 
 EntryAck Ingest::Refusal(absl::Status status) {

@@ -98,8 +98,8 @@ absl::StatusOr<SequenceMask> ParseMask(const v1::ObservedCorrection::SequenceMas
   return mask;
 }
 
-// Returns a text that differs from that of every other correction. Unknown fields may have any
-// size.
+// Returns a text that differs from that of every other correction. Leaves out unknown fields, which
+// may have any size.
 template <typename Message>
 std::string Definition(absl::string_view kind, Message parameters) {
   parameters.DiscardUnknownFields();

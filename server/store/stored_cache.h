@@ -89,8 +89,8 @@ class StoredCache final : public BackingStore {
   void Merge(const Run& run, const SequenceName& name, const Sequence& sequence,
              SequenceParts& parts, uint32_t least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
   absl::Time ExpiryOf(const Run& run) const;
-  // Returns the revision of the stored sequence if all its blocks are stale, else 0. Errors as in
-  // Store.
+  // Returns the revision of the stored sequence if all its blocks are stale, else 0; Unavailable if
+  // the store doesn't answer.
   absl::StatusOr<uint64_t> StaleRevision(const SequenceIdentity& sequence);
   void WriteDrops() ABSL_LOCKS_EXCLUDED(drops_mutex_);
   // Adds news about a sequence, or about the whole run if the id is empty.
@@ -114,7 +114,7 @@ class StoredCache final : public BackingStore {
   std::vector<std::string> news_ ABSL_GUARDED_BY(news_mutex_);
   // Times at which other servers last sent that a run is in use, by its id.
   std::map<std::string, absl::Time> used_ ABSL_GUARDED_BY(news_mutex_);
-  // Times of the last exchange, and since when all news were heard.
+  // Times of the last exchange, and of the first one after the last long silence.
   absl::Time heard_ ABSL_GUARDED_BY(news_mutex_) = absl::InfinitePast();
   absl::Time heard_since_ ABSL_GUARDED_BY(news_mutex_) = absl::InfiniteFuture();
 

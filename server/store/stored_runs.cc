@@ -148,7 +148,7 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
 void StoredRuns::ForgetIdle(absl::Duration unused) {
   if (stored_ != nullptr && stored_->store().shared()) NoteUsed(unused);
   for (const std::shared_ptr<Run>& run : registry_.Idle(unused)) {
-    // Other servers send a use a period of NoteUsed later.
+    // Other servers send a use up to a quarter of the time after it (NoteUsed).
     if (stored_ != nullptr && stored_->IsUsedElsewhere(run->id(), 1.5 * unused)) continue;
     v1::RunRef ref;
     ref.set_run_id(run->id());

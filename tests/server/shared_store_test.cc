@@ -43,6 +43,21 @@ class SharedStoreTest : public testing::Test {
     return static_cast<StatusCode>(server.Append(seal).code());
   }
 
+  // Returns when nothing is stored of a sequence.
+  void AwaitNothing(const std::string& id) {
+    const std::unique_ptr<Store> store = OpenStore("any");
+    while (!absl::IsNotFound(store->Load({"run", 1, id, 0}).status())) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+
+  // Returns a config by which records of the current version and of the one before are fresh.
+  static v1::RunConfig ConfigWithStaleness() {
+    v1::RunConfig config = LosslessConfig(kSlots);
+    config.set_max_staleness(1);
+    return config;
+  }
+
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(100);
   const RedisServers redis_;
   Faults faults_;
@@ -137,8 +152,7 @@ TEST_F(SharedStoreTest, SequencesThatExpireInMemoryStayStored) {
 }
 
 TEST_F(SharedStoreTest, SequencesThatOneServerConsidersStaleStayStored) {
-  v1::RunConfig config = LosslessConfig(kSlots);
-  config.set_max_staleness(1);
+  const v1::RunConfig config = ConfigWithStaleness();
   Replica one(OpenStore("one"), config, "short"), two(OpenStore("two"), config, "short");
   ASSERT_EQ(one.AppendBlock(records_.Block("a", 0, 0, 0, 20)).code(), 0);
   EXPECT_EQ(*two.AdvanceVersion(1), 0);
@@ -148,8 +162,7 @@ TEST_F(SharedStoreTest, SequencesThatOneServerConsidersStaleStayStored) {
 }
 
 TEST_F(SharedStoreTest, StaleSequencesAreDroppedUnlessTheyGoOn) {
-  v1::RunConfig config = LosslessConfig(kSlots);
-  config.set_max_staleness(1);
+  const v1::RunConfig config = ConfigWithStaleness();
   Replica two(OpenStore("two"), config, "short");
   {
     Replica one(OpenStore("one"), config, "short");
@@ -166,8 +179,7 @@ TEST_F(SharedStoreTest, StaleSequencesAreDroppedUnlessTheyGoOn) {
 }
 
 TEST_F(SharedStoreTest, DropsWaitForTheStore) {
-  v1::RunConfig config = LosslessConfig(kSlots);
-  config.set_max_staleness(1);
+  const v1::RunConfig config = ConfigWithStaleness();
   {
     Replica one(OpenStore("one"), config, "short");
     ASSERT_EQ(one.AppendBlock(records_.Block("a", 0, 0, 0, 20)).code(), 0);
@@ -191,12 +203,7 @@ TEST_F(SharedStoreTest, ABatchDuringWhichTheSequenceIsLoadedAgainIsRefused) {
   both.MergeFrom(second);
   absl::StatusOr<Ingest> ingest = Ingest::Open(two_.runs(), HeaderOf(two_.run()));
   ingest->BringIn(both);
-  v1::AppendEntry gap;
-  gap.mutable_sequence()->set_id("a");
-  gap.mutable_gap()->set_first_position(10);
-  gap.mutable_gap()->set_length(10);
-  gap.mutable_gap()->set_reason(v1::MISSING_REASON_NO_LOG_PROB);
-  ASSERT_EQ(one_.Append(gap).code(), 0);
+  ASSERT_EQ(one_.Append(GapEntry("a", 10, 10)).code(), 0);
   std::vector<EntryAck> acks;
   ASSERT_TRUE(ingest->Apply(first, acks).ok());
   Positions(two_, "a");  // loads it
@@ -206,18 +213,12 @@ TEST_F(SharedStoreTest, ABatchDuringWhichTheSequenceIsLoadedAgainIsRefused) {
 }
 
 TEST_F(SharedStoreTest, NothingStaysOfASupersededRun) {
-  const std::unique_ptr<Store> store = OpenStore("any");
   const auto supersede = [](Replica& server, uint64_t incarnation) {
     EXPECT_TRUE(
         server.runs().Create(CreateRequest("run", LosslessConfig(kSlots), incarnation)).ok());
   };
   const auto await_drops = [&] {
     while (redis_.Ask(0, {"HLEN", "sis:drops"}).integer != 1) {
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-  };
-  const auto await_nothing = [&](const std::string& id) {
-    while (!absl::IsNotFound(store->Load({"run", 1, id, 0}).status())) {
       absl::SleepFor(absl::Milliseconds(5));
     }
   };
@@ -232,10 +233,10 @@ TEST_F(SharedStoreTest, NothingStaysOfASupersededRun) {
   ingest->BringIn(batch);
   ASSERT_TRUE(ingest->Apply(batch, acks).ok());
   supersede(two_, 2);
-  await_nothing("a");
+  AwaitNothing("a");
   await_drops();
   ingest->Store(batch, acks);
-  await_nothing("under way");
+  AwaitNothing("under way");
 }
 
 TEST_F(SharedStoreTest, LabelsOfOthersAreNoticed) {
@@ -269,11 +270,7 @@ TEST_F(SharedStoreTest, RunsOfOthersAreNoticed) {
   ASSERT_EQ(Append(two_, 0, 10), StatusCode::kOk) << "it doesn't know yet";
   two_.runs().TakeInShared();
   EXPECT_FALSE(two_.registry().Find("run", 1).ok());
-  // Nothing stays of blocks that came too late.
-  const std::unique_ptr<Store> store = OpenStore("any");
-  while (!absl::IsNotFound(store->Load({"run", 1, "a", 0}).status())) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  AwaitNothing("a");
 }
 
 }  // namespace

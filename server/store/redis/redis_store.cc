@@ -31,7 +31,7 @@ constexpr absl::string_view kDrops = "sis:drops", kNews = "sis:news";
 // Servers send once a second at most. A reply with a few entries is far below its limit.
 constexpr absl::string_view kMaxNews = "300", kEntriesAtOnce = "16";
 
-// Scripts run only on Redis 7 and later. Those with the first header run at maxmemory too.
+// Scripts run only on Redis 7 and later. Scripts with the first header run at maxmemory too.
 constexpr absl::string_view kWhenFull = "#!lua flags=allow-oom\n", kUnlessFull = "#!lua\n";
 
 // Arguments: the time to live in milliseconds, the expected revision (empty: any), the new one, the

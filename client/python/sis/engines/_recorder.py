@@ -78,8 +78,8 @@ class Recorder(ClosesItself):
     32,768 positions wait. `policy_version` is for engines that name no weights. If an engine's name
     stands for another version, the output is malformed.
 
-    A position without a usable log-prob, such as an engine's -9999, is sent as a gap. So is a position of
-    unknown weights. Both are MISSING, with a reason. `unusable` counts them, and a RuntimeWarning
+    A position of unknown weights, or without a usable log-prob, such as an engine's -9999, is sent as a gap:
+    it is MISSING, with a reason. `unusable` counts such positions, and a RuntimeWarning
     names the first one of each reason. A malformed output affects no other: its positions are gaps, or, if
     their number is unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput
     that names all of them. `add` raises neither these nor what the server refuses: flush and close do.

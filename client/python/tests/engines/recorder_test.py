@@ -318,7 +318,7 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add(here, output(39, 42))
             recorder.add(there, output(39, 42))
             self.wait_for(lambda: self.held(here).committed == 3)
-            # If it were sent again, as after its release.
+            # As if the trainer had released the first sequence, which must not be sent again.
             self.service.refuse = lambda entry: (fake_service.INVALID_ARGUMENT, "released", 0)
             self.serve(other, address)
             recorder.flush()
